@@ -17,8 +17,7 @@ from tools.flag_reference import ROOT, as_markdown, output_argument, write_if_ch
 # Where tasks and exports declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
     *("settings.py", "replaced_tokens/objective.py", "tagging/flags.py"),
-    *("classification/long_texts.py", "classification/own_files.py"),
-    *("classification/thresholds.py", "classification/flags.py"),
+    *("classification/flags.py", "classification/own_files.py", "classification/texts.py"),
 )
 
 
@@ -27,7 +26,7 @@ def settings_classes() -> list[type[Settings]]:
     tasks = ROOT / "bert_tf/tasks"
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
-        *(ROOT / f"bert_tf/finetune/{name}.py" for name in ("settings", "directory")),
+        ROOT / "bert_tf/finetune/settings.py",
         *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
         ROOT / "bert_tf/serving/export.py",
     ]

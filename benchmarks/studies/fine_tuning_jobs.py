@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Union
 
 from benchmarks.speed.process import Found, run_script, script_command
+from bert_tf.model_directory.classes import Classes
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
-from bert_tf.tasks.classification.text_task import TextFile
+from bert_tf.tasks.classification.texts import TextFile
 from bert_tf.tasks.tagging.formats import TaggedFile, read_tagged
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json
@@ -67,7 +68,8 @@ def read_sets(job: FineTuningJob) -> tuple[DataSet, DataSet]:
             read_texts(path, settings, flag=flag, needs_labels=True)
             for path, flag in zip(paths, flags)
         ]
-        classes = () if settings.regression else tables[0].classes()
+        names = () if settings.regression else tables[0].classes()
+        classes = Classes.of_texts(settings.kind, names)
         task = own_task(tables[0].columns, settings, classes)
         return tables[0].with_numbers(task), tables[1].with_numbers(task)
     first_text, second_text = (

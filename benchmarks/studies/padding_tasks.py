@@ -11,8 +11,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.tasks.classification import features as glue_features
 from bert_tf.tasks.classification.glue import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
-from bert_tf.tasks.classification.losses import ClassificationLoss
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.task import ClassificationLoss, ClassificationTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import PathLike
@@ -72,6 +71,8 @@ def glue_case(
         return Sequences.read(records)
 
     def task(config: BertConfig) -> Task:
-        return ClassificationTask(config, glue.num_outputs, loss=ClassificationLoss(glue.kind))
+        return ClassificationTask(
+            config, glue.classes.num_outputs, loss=ClassificationLoss(glue.classes.kind)
+        )
 
     return Case(name, max_seq_length, batch_size, read(TRAIN), read(DEV), task)

@@ -19,9 +19,10 @@ import transformers
 
 from benchmarks.speed.huggingface import autocast, parameter_groups
 from benchmarks.studies.fine_tuning_jobs import FineTuningJob, read_sets
+from bert_tf.model_directory.classes import Classes
 from bert_tf.tasks.classification.answers import Answers, labels_of, scores
 from bert_tf.tasks.classification.metrics import best_threshold
-from bert_tf.tasks.classification.text_task import TextFile
+from bert_tf.tasks.classification.texts import TextFile
 from bert_tf.tasks.tagging.chunks import count_entities, total
 from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
 
@@ -113,19 +114,19 @@ class _Texts:
     def model(self, directory: str) -> Any:
         task = self._train.task
         return transformers.AutoModelForSequenceClassification.from_pretrained(
-            directory, num_labels=task.num_outputs, problem_type=task.kind
+            directory, num_labels=task.classes.num_outputs, problem_type=task.classes.kind
         )
 
     def rows(self, length: int) -> list[Row]:
         labels = labels_of(self._train)
-        if self._train.task.kind == "single_label_classification":
+        if self._train.task.classes.kind == "single_label_classification":
             labels = labels.astype(np.int64)
         rows = self._encoded(self._train, length)
         return [{**row, "labels": label} for row, label in zip(rows, labels.tolist())]
 
     def collator(self) -> Any:
         pad = transformers.DataCollatorWithPadding(self._tokenizer)
-        if self._train.task.kind == "single_label_classification":
+        if self._train.task.classes.kind == "single_label_classification":
             return pad
 
         def with_floats(rows: Sequence[Row]) -> Any:
@@ -136,11 +137,13 @@ class _Texts:
 
     def score(self, model: torch.nn.Module, length: int) -> float:
         rows, labels = self._encoded(self._dev, length), labels_of(self._dev)
-        answers = Answers(self._dev.task, np.stack([*_logits(model, self._tokenizer, rows)]))
-        if self._dev.task.multi_label:
+        task = self._dev.task
+        answers = Answers(task.classes, np.stack([*_logits(model, self._tokenizer, rows)]))
+        if task.multi_label:
             threshold = best_threshold(labels, answers.probabilities)
-            answers = Answers(self._dev.task, answers.logits, threshold)
-        return next(iter(scores(answers, labels).values()))
+            classes = Classes.of_texts(task.classes.kind, task.classes.labels, threshold)
+            answers = Answers(classes, answers.logits)
+        return next(iter(scores(task, answers, labels).values()))
 
     def _encoded(self, file: TextFile, length: int) -> list[Row]:
         pairs = [row.sentences for row in file.rows]

@@ -21,6 +21,13 @@ from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import DISTILBERT_KEYS, BertConfig
+from bert_tf.model_directory.classes import (
+    CHOICE,
+    MULTI_LABEL,
+    SINGLE_LABEL,
+    THRESHOLD_KEY,
+    WORD_LABELS,
+)
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
 from bert_tf.model_directory.record import write_record
 from bert_tf.model_directory.writing import record_of, write_tokenizer_config
@@ -46,6 +53,8 @@ _ARCHITECTURES: tuple[tuple[set[str], str], ...] = (
     ({names.NEXT_SENTENCE}, "ForNextSentencePrediction"),
     (set(), "Model"),
 )
+# Kind of classes -> the class of a classification head that is not for whole texts.
+_CLASSIFIERS = {WORD_LABELS: "ForTokenClassification", CHOICE: "ForMultipleChoice"}
 
 # All versions of transformers know "gelu_new"; their "gelu" is the exact one.
 _HUGGINGFACE_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
@@ -134,22 +143,20 @@ def _settings(source: Source, heads: set[str], num_labels: int | None) -> dict[s
     else:
         settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
     class_name = next(name for needed, name in _ARCHITECTURES if needed <= heads)
-    if class_name == "ForSequenceClassification" and source.files.labels is not None:
-        class_name = "ForTokenClassification"
+    if class_name == "ForSequenceClassification" and source.files.classes is not None:
+        class_name = _CLASSIFIERS.get(source.files.classes.kind, class_name)
     settings.update(
         model_type=naming.model_type,
         architectures=[f"{naming.class_prefix}{class_name}"],
         torch_dtype="float32",
     )
-    if num_labels is not None:
+    if num_labels is not None and class_name != _CLASSIFIERS[CHOICE]:
         settings.update(_about_classes(source.files.classes, num_labels))
     return settings
 
 
 def _about_classes(classes: Classes | None, num_labels: int) -> dict[str, Any]:
     """The names of the classes, and what the outputs mean if they are not one of them."""
-    from bert_tf.model_directory.classes import MULTI_LABEL, SINGLE_LABEL, THRESHOLD_KEY
-
     known = classes.labels if classes else ()
     if len(known) == num_labels:
         labels = {str(index): label for index, label in enumerate(known)}
@@ -219,6 +226,7 @@ _TASKS = {
     "ForQuestionAnswering": "question-answering",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
+    "ForMultipleChoice": "multiple-choice",
     "ForMaskedLM": "fill-mask",
     "BertForPreTraining": "fill-mask",
     "ForNextSentencePrediction": None,

@@ -6,7 +6,7 @@ import dataclasses
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -25,6 +25,9 @@ from bert_tf.model_directory.same_model import other_function
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 from bert_tf.util.temporary import TemporaryDirectory
+
+if TYPE_CHECKING:
+    from bert_tf.model_directory.classes import Classes
 
 _MOST_NAMES_IN_A_MESSAGE = 3
 
@@ -217,12 +220,13 @@ def check_initial(
 def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
     """Like ``formats.open_source``, without another task's head that has the same names."""
     source = open_source(checkpoint)
-    return source.without(variables_of_another_head(source.files.labels, heads))
+    return source.without(variables_of_another_head(source.files.classes, heads))
 
 
-def variables_of_another_head(labels: Sequence[str] | None, heads: Sequence[Head]) -> list[str]:
-    """Variables that have the names of one of ``heads`` but, judging by the labels, are not it."""
-    others = [head for head in heads if head.of_words not in (None, labels is not None)]
+def variables_of_another_head(classes: Classes | None, heads: Sequence[Head]) -> list[str]:
+    """Variables that have the names of one of ``heads`` but, judging by the classes, are not it."""
+    kind = classes.kind if classes else None
+    others = [head for head in heads if head.kinds and kind not in head.kinds]
     return [name for head in others for name in head.scopes]
 
 
@@ -230,13 +234,15 @@ def _heads_for_other_classes(
     source: Source, network: Mapping[str, Shape], heads: Sequence[Head]
 ) -> list[str]:
     """Scopes of classification heads with other names or another number of classes."""
-    known = source.files.text_classes
     others = [
         head
         for head in heads
-        if head.of_words is False
+        if None in head.kinds
         and (
-            (known is not None and head.classes not in (None, known.labels))
+            (
+                (known := source.files.classes_of(head.kinds)) is not None
+                and head.classes not in (None, known.labels)
+            )
             or any(
                 source.shapes.get(name, shape) != shape
                 for name, shape in network.items()

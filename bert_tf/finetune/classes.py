@@ -69,8 +69,10 @@ class StoredClasses(NamedTuple):
     chosen_on: str | None
 
 
-def stored_classes(settings: FinetuningSettings, run: Run, *, of_words: bool) -> StoredClasses:
-    """Reads the classes of words or of texts, on rank 0 only. Collective.
+def stored_classes(
+    settings: FinetuningSettings, run: Run, *, kinds: tuple[str, ...]
+) -> StoredClasses:
+    """Reads the classes that are of one of these kinds, on rank 0 only. Collective.
 
     Raises UserError for malformed files, and for a teacher that does not exist.
     """
@@ -81,10 +83,10 @@ def stored_classes(settings: FinetuningSettings, run: Run, *, of_words: bool) ->
         taught = None
         if teacher is not None and settings.run.do_train:
             require_checkpoint(teacher.teacher_checkpoint, flag="teacher_checkpoint")
-            taught = _classes_of(ModelDirectory.of(teacher.teacher_checkpoint), of_words)
+            taught = ModelDirectory.of(teacher.teacher_checkpoint).classes_of(kinds)
         resumed = model.record if run.start.checkpoint else None
         chosen_on = resumed.chosen_on if resumed else None
-        found = StoredClasses(_classes_of(model, of_words), taught, chosen_on)
+        found = StoredClasses(model.classes_of(kinds), taught, chosen_on)
     return run.ranks.broadcast(found)
 
 
@@ -100,10 +102,6 @@ def check_taught(
         f"and the student {', '.join(labels)}; give a teacher with the same ones in the same "
         "order, or --alpha_ce=0."
     )
-
-
-def _classes_of(model: ModelDirectory, of_words: bool) -> Classes | None:
-    return model.classes if model.classes and model.classes.of_words == of_words else None
 
 
 def check_trained_on(

@@ -96,7 +96,7 @@ class BatchReader:
         with tf.control_dependencies([self._check(position, features, kept)]):
             if self._kept_at is not None:
                 for name in self._sequences:
-                    features[name] = features[name][:, :kept]
+                    features[name] = features[name][..., :kept]
             return {
                 name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tf.identity(tensor)
                 for name, tensor in features.items()
@@ -116,7 +116,7 @@ class BatchReader:
         sizes = {**features, **{name: tf.abs(features[name]) for name in signed}}
         good = [_all_within(sizes[name], bounds[name]) for name in names]
         if self._kept_at is not None:
-            good.append(tf.reduce_all(tf.equal(features["input_mask"][:, kept:], 0)))
+            good.append(tf.reduce_all(tf.equal(features["input_mask"][..., kept:], 0)))
 
         def refuse() -> tf.Tensor:
             columns = [features[name] for name in names]
@@ -130,7 +130,8 @@ class BatchReader:
         problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
         miscounted = f"it has more tokens than the {kept} that were counted in it"
         if problem is None:
-            problem = int(batch["input_mask"][:, kept:].any(axis=1).argmax()), miscounted
+            beyond = np.argwhere(batch["input_mask"][..., kept:])
+            problem = int(beyond[0, 0]), miscounted
         row, what = problem
         index = self._indices(int(position)).tolist()[row]
         from bert_tf.records.lengths import lengths_path

@@ -13,7 +13,15 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.encoder import encode, encoder_specs
-from bert_tf.model.layers import activate, computed_in, dense, layer_norm, operand, shape_of
+from bert_tf.model.layers import (
+    activate,
+    computed_in,
+    dense,
+    layer_norm,
+    operand,
+    rows_of_sequences,
+    shape_of,
+)
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
@@ -76,8 +84,9 @@ def bert_output(
     Args:
       variables: the variables of ``bert_specs``, from the root.
       config: sizes, activation and dropout rates.
-      features: integers [B, S]: ``input_ids`` in [0, vocab_size); ``input_mask``, 1 for a token
-        and 0 for padding; ``segment_ids`` in [0, type_vocab_size), ignored if that is 0.
+      features: integers [B, S], or [..., S] for B sequences in all: ``input_ids`` in [0,
+        vocab_size); ``input_mask``, 1 for a token and 0 for padding; ``segment_ids`` in [0,
+        type_vocab_size), ignored if that is 0.
       options: how to compute the forward pass.
       read: where the last layer's output is read, as in ``encoder.encode``.
 
@@ -86,8 +95,8 @@ def bert_output(
     """
     with variables.scope("bert/embeddings") as scoped:
         embedded = _embed(
-            features["input_ids"],
-            features["segment_ids"],
+            rows_of_sequences(features["input_ids"]),
+            rows_of_sequences(features["segment_ids"]),
             scoped,
             config=config,
             policy=options.policy,
@@ -96,7 +105,8 @@ def bert_output(
             options.dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
         )
     with variables.scope("bert/encoder") as encoder:
-        layers = encode(embedded, features["input_mask"], encoder, config, options, read=read)
+        mask = rows_of_sequences(features["input_mask"])
+        layers = encode(embedded, mask, encoder, config, options, read=read)
     hidden, scores = map(list, zip(*layers))
     return BertOutput(hidden[-1], hidden, embedded, scores)
 

@@ -27,8 +27,9 @@ class Head(NamedTuple):
       scopes: scopes of its output variables; a checkpoint without any of these lacks the head.
       trained_by: the script that trains it.
       only_reader_of: a scope of variables that nothing else in the network reads.
-      of_words: whether it classifies tokens or a whole text, where both heads have the same
-        variable names and only the labels stored with a checkpoint tell which it is; else None.
+      kinds: the kinds of classes (``model_directory.classes``) that its outputs may be, where
+        several heads have the same variable names and only what is stored with a checkpoint tells
+        which it is; among them None if it is this one where nothing tells.
       classes: the names of a text's classes, if a checkpoint that names others lacks the head.
     """
 
@@ -36,7 +37,7 @@ class Head(NamedTuple):
     scopes: tuple[str, ...]
     trained_by: str
     only_reader_of: str | None = None
-    of_words: bool | None = None
+    kinds: tuple[str | None, ...] = ()
     classes: tuple[str, ...] | None = None
 
 

@@ -28,6 +28,11 @@ def shape_of(x: tf.Tensor) -> list[Dimension]:
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
+def rows_of_sequences(x: tf.Tensor) -> tf.Tensor:
+    """[..., S] -> [sequences, S]: an encoder reads all sequences of an example alike."""
+    return x if x.shape.rank == 2 else tf.reshape(x, [-1, shape_of(x)[-1]])
+
+
 def computed_in(
     dtype: tf.DType, function: Callable[..., tf.Tensor], *operands: tf.Tensor
 ) -> tf.Tensor:

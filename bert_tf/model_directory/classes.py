@@ -1,4 +1,4 @@
-"""What the outputs of a classification head mean: classes of words or texts, or a rating.
+"""What the outputs of a classification head mean: classes of words or texts, ratings, choices.
 
 They are in a directory's ``model.json``. Hugging Face's settings name them, too, and ``labels.txt``
 those of NVIDIA's checkpoints.
@@ -16,8 +16,10 @@ from bert_tf.text.vocabulary import HALF_A_PAIR
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError, short_repr
 
-# Classes of words, and Hugging Face's names of what a head for whole texts predicts (problem_type).
+# Classes of words, scores by which choices are compared, and Hugging Face's names of what a head
+# for whole texts predicts (problem_type).
 WORD_LABELS = "word_labels"
+CHOICE = "multiple_choice"
 SINGLE_LABEL = "single_label_classification"
 MULTI_LABEL = "multi_label_classification"
 REGRESSION = "regression"
@@ -38,8 +40,8 @@ class Classes:
     """What the outputs of a classification head mean.
 
     Attributes:
-      kind: WORD_LABELS, SINGLE_LABEL, MULTI_LABEL or REGRESSION.
-      labels: the classes, in the order of the outputs; () for a regression.
+      kind: WORD_LABELS, SINGLE_LABEL, MULTI_LABEL, REGRESSION or CHOICE.
+      labels: the classes, in the order of the outputs; () for a regression and for choices.
       thresholds: for MULTI_LABEL, the probability of each class from which a text has it.
     """
 
@@ -52,12 +54,14 @@ class Classes:
         is_text = all(isinstance(n, str) and n and not HALF_A_PAIR.search(n) for n in self.labels)
         if is_text and self.of_words:  # each is the end of a line in a file of predictions
             is_text = {"\n", "\r"}.isdisjoint("".join(self.labels))
-        if self.kind not in (WORD_LABELS, *TEXT_KINDS):
+        if self.kind not in (WORD_LABELS, CHOICE, *TEXT_KINDS):
             raise UserError(f"{short_repr(self.kind)} is not a kind of classes.")
         if not is_text or len(set(self.labels)) < len(self.labels):
             raise UserError("its classes must have names that are text, all of them different.")
-        if (self.kind == REGRESSION) != (not self.labels):
-            raise UserError("a rating has no classes, and all other kinds have some.")
+        if (self.kind in (REGRESSION, CHOICE)) != (not self.labels):
+            raise UserError(
+                "a rating has no classes, nor have choices, and all other kinds have some."
+            )
         if len(self.thresholds) != (len(self.labels) if self.kind == MULTI_LABEL else 0):
             raise UserError("it must have a threshold for each class that texts may have.")
         if not all(type(t) is float and math.isfinite(t) for t in self.thresholds):
@@ -88,7 +92,7 @@ class Classes:
 
     def described(self) -> str:
         """For messages."""
-        return ", ".join(self.labels) or "of a rating"
+        return ", ".join(self.labels) or f"of a {'choice' if self.kind == CHOICE else 'rating'}"
 
 
 def classes_of_huggingface(settings: Mapping[str, Any], source: Path) -> Classes | None:
@@ -99,6 +103,8 @@ def classes_of_huggingface(settings: Mapping[str, Any], source: Path) -> Classes
     architectures = str(settings.get("architectures"))
     if "ForTokenClassification" in architectures:
         return Classes(WORD_LABELS, _named_labels(settings, source))
+    if "ForMultipleChoice" in architectures:
+        return Classes(CHOICE)
     if "ForSequenceClassification" not in architectures:
         return None
     labels = _named_labels(settings, source)

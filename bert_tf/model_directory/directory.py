@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,10 +122,9 @@ class ModelDirectory:
         """The labels of words, by class number; None for a model without such a head."""
         return self.classes.labels if self.classes and self.classes.of_words else None
 
-    @property
-    def text_classes(self) -> Classes | None:
-        """The classes of a head for whole texts; None for a model without one."""
-        return None if self.classes is None or self.classes.of_words else self.classes
+    def classes_of(self, kinds: Collection[str | None]) -> Classes | None:
+        """The classes, if they are of one of these kinds; None for another head, or without one."""
+        return self.classes if self.classes and self.classes.kind in kinds else None
 
     @property
     def facts(self) -> dict[str, Any]:

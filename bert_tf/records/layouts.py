@@ -25,6 +25,8 @@ SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
 TARGETS = "num_targets"
+# Sequences of equal length in each feature of a record; without it, a feature is one sequence.
+CHOICES = "num_choices"
 
 # Features that mark the beginnings of words, and label words.
 WORD_STARTS, LABEL_IDS = "word_starts", "label_ids"
@@ -136,7 +138,7 @@ class RecordSpec:
         """Finds the first example with an invalid value.
 
         Args:
-          examples: int64 and float32 arrays of shape [N, L] by feature name.
+          examples: int64 and float32 arrays of shape [N, ..., L] by feature name.
           sizes: values of SEQUENCE, VOCABULARY and SEGMENTS.
 
         Returns: the example's index and a clause for an error message; None if all values are
@@ -156,6 +158,8 @@ class RecordSpec:
     ) -> dict[str, Any]:
         """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths.
 
+        Features of sequences are parsed to [CHOICES, SEQUENCE] if ``lengths`` has CHOICES.
+
         ``names`` lists a feature's names in the records if they differ from its standard name. If
         there are several, a name that is missing from a record parses as -1.
         """
@@ -167,6 +171,8 @@ class RecordSpec:
             shape = [lengths[feature.length_key]]
             found = _names_of(feature, names)
             default = [-1] * shape[0] if len(found) > 1 else None
+            if feature.length_key == SEQUENCE and CHOICES in lengths:
+                shape = [lengths[CHOICES], *shape]
             for name in found:
                 spec[name] = tf.io.FixedLenFeature(shape, tf.as_dtype(feature.dtype), default)
         return spec
@@ -258,6 +264,13 @@ TAGGING_TRAINING = RecordSpec(
     "tagging_training", (*TAGGING_PREDICTION.features, Feature(LABEL_IDS, "int64", SEQUENCE, INT32))
 )
 
+CHOICE_PREDICTION = RecordSpec("choice_prediction", SQUAD_PREDICTION.features)
+
+# Each feature has a sequence for each choice, one after the other; the label is a choice's number.
+CHOICE_TRAINING = RecordSpec(
+    "choice_training", (*CHOICE_PREDICTION.features, Feature("labels", "int64", ONE, INT32))
+)
+
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
     """Decodes the int64 and float32 features of a serialized Example; ValueError if invalid.
@@ -291,9 +304,9 @@ def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tupl
     bad = ~((size >= 0) & (size < bound))  # NaN fails both
     if not bad.any():
         return None
-    row, column = np.argwhere(bad)[0].tolist()
+    place = tuple(np.argwhere(bad)[0].tolist())
     allowed = _RANGES[feature.below].format(last=bound - 1)
-    return row, f"its {feature.name} contains {values[row, column]}, but {allowed}"
+    return place[0], f"its {feature.name} contains {values[place]}, but {allowed}"
 
 
 # Wire format. Field numbers of tensorflow/core/example/{example,feature}.proto:

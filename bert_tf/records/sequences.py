@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import functools
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, Union
@@ -25,7 +26,7 @@ from bert_tf.durable.manifest import (
     read_manifest,
 )
 from bert_tf.durable.stage import Built, finished_call, run_stage, version_differences
-from bert_tf.records.layouts import SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
+from bert_tf.records.layouts import CHOICES, SEQUENCE, TARGETS, UNIQUE_IDS, RecordSpec
 from bert_tf.records.tfrecord import RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -53,9 +54,10 @@ class SequenceRecords:
 
     Attributes:
       files: TFRecord files, in the order of the examples.
-      lengths: int32 [N], number of tokens in each record without padding.
+      lengths: int32 [N], number of tokens in each record (in its longest sequence) without padding.
       digest: changes if any byte of the records changes.
       num_targets: values of a label.
+      num_choices: sequences in each feature of a record; None if it is one sequence.
       records_per_item: int32, the records of each item, such as a long text's windows; None if all
         have one.
     """
@@ -67,6 +69,7 @@ class SequenceRecords:
     max_seq_length: int
     counts: Mapping[str, int]
     num_targets: int = 1
+    num_choices: int | None = None
     records_per_item: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -75,15 +78,16 @@ class SequenceRecords:
     @property
     def record_lengths(self) -> dict[str, int]:
         """The lengths for ``spec.parse_spec``."""
-        return {SEQUENCE: self.max_seq_length, TARGETS: self.num_targets}
+        choices = {} if self.num_choices is None else {CHOICES: self.num_choices}
+        return {SEQUENCE: self.max_seq_length, TARGETS: self.num_targets, **choices}
 
 
 class Encoded(NamedTuple):
     """What some items become.
 
     Attributes:
-      features: arrays [N, L] for N records, including ``input_mask``; those that the layout of the
-        records lacks are left out.
+      features: arrays [N, L] for N records, or [N, choices, L] if each has several sequences; they
+        include ``input_mask``. Those that the layout of the records lacks are left out.
       records_per_item: int32, the records of each item; None if each has one.
     """
 
@@ -105,7 +109,8 @@ class SequenceStage:
 
     Attributes:
       parameters: JSON values that, with the files and the vocabulary, determine the records; they
-        include ``max_seq_length``, and ``num_targets`` if it is not 1.
+        include ``max_seq_length``, ``num_targets`` if it is not 1, and ``num_choices`` if a record
+        has several sequences.
       spec: layout of the records.
       version: version of the code that makes the records; goes up when those of equal input change.
       unit: a key of the encoder's counts, by which progress is shown.
@@ -187,6 +192,7 @@ class SequenceStage:
             max_seq_length=max_seq_length,
             counts=manifest.counts,
             num_targets=self.parameters.get(TARGETS, 1),
+            num_choices=self.parameters.get(CHOICES),
             records_per_item=per_item,
         )
 
@@ -253,10 +259,17 @@ class _Worker:
 
     def __call__(self, items: list[Any]) -> _Batch:
         features, counts, per_item = self._encoder.encode(items, self._tokenizer)
-        lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
-        kept = {feature.name: features[feature.name] for feature in self._spec.features}
+        lengths = features["input_mask"].sum(axis=-1, dtype=np.int32)
+        if lengths.ndim > 1:
+            lengths = lengths.max(axis=1)
+        kept = {feature.name: _in_rows(features[feature.name]) for feature in self._spec.features}
         records = self._spec.encode_batch(kept)
         return _Batch(records, lengths, counts, self._tokenizer.take(), per_item)
+
+
+def _in_rows(values: np.ndarray) -> np.ndarray:
+    """[N, ..., L] -> [N, values of a record]."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
 def padded(rows: Sequence[Numbers], width: int, *, fill: int = 0) -> np.ndarray:

@@ -12,12 +12,18 @@ from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.config.declared import with_settings_of_model
 from bert_tf.model.config import CONFIG_NAME
-from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.model_directory.classes import (
+    REGRESSION,
+    SINGLE_LABEL,
+    TEXT_KINDS,
+    WORD_LABELS,
+    Classes,
+)
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
 from bert_tf.serving.export import ExportSettings
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
@@ -35,11 +41,13 @@ class Task(abc.ABC):
         it has some, and settings.
       script: the script that trains its models; None if several do.
       head: that of its models, in ``checkpoint.names.HEADS``; None for any.
+      kinds: the kinds of classes of a head that several tasks have.
     """
 
     predictor: ClassVar[str]
     script: ClassVar[str | None] = None
     head: ClassVar[str | None]
+    kinds: ClassVar[tuple[str, ...]] = ()
 
     def classes(self, source: Source) -> Classes | None:
         """What the outputs of a head of classes mean; raises UserError if that is unknown."""
@@ -55,6 +63,7 @@ class _Classification(Task):
     predictor = "bert_tf.tasks.classification.classifier:TextClassifier"
     script = "run_classifier.py"
     head = names.CLASSES
+    kinds = TEXT_KINDS
 
     def classes(self, source: Source) -> Classes:
         """The classes stored with the weights; numbers name them if nothing does."""
@@ -64,8 +73,8 @@ class _Classification(Task):
                 f"{source.path} has no classification head; train one with {self.script} "
                 f"--do_train --init_checkpoint={source.path}."
             )
-        if source.files.text_classes is not None:
-            return source.files.text_classes
+        if (stored := source.files.classes_of(self.kinds)) is not None:
+            return stored
         [outputs] = bias
         numbers = tuple(map(str, range(outputs)))
         return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)
@@ -85,11 +94,12 @@ class _Tagging(Task):
     predictor = "bert_tf.tasks.tagging.tagger:Tagger"
     script = "run_ner.py"
     head = names.CLASSES
+    kinds = (WORD_LABELS,)
 
     def classes(self, source: Source) -> Classes:
         """The labels of words stored with the weights."""
-        classes = source.files.classes
-        if classes is None or not classes.of_words:
+        classes = source.files.classes_of(self.kinds)
+        if classes is None:
             raise UserError(
                 f"{source.path} has no {MODEL_RECORD_NAME} with labels of words next to it, or no "
                 f"head of labels; give a model that {self.script} trained, or restore the file."
@@ -225,5 +235,5 @@ def _task_of(source: Source) -> str:
                 f"{source.path} has a head of classes, but no {MODEL_RECORD_NAME} next to it tells "
                 f"whether of words or of texts: give --task={CLASSIFICATION}, or restore the file."
             )
-        return TAGGING if classes.of_words else CLASSIFICATION
+        return next(name for name, task in TASKS.items() if classes.kind in task.kinds)
     return next(name for name, task in TASKS.items() if task.head is None or task.head in heads)

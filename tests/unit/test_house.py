@@ -18,23 +18,23 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_102,
+    "checkpoint": 3_115,
     "cli": 873,
     "commands": 1_719,
     "compat": 1_659,
     "config": 1_292,
     "doctor": 625,
     "durable": 1_277,
-    "finetune": 1_642,
+    "finetune": 1_640,
     "inference": 1_183,
-    "input": 1_914,
-    "model": 2_665,
-    "model_directory": 980,
+    "input": 1_915,
+    "model": 2_681,
+    "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
-    "records": 2_422,
-    "serving": 533,
-    "tasks": 14_283,
+    "records": 2_448,
+    "serving": 543,
+    "tasks": 14_197,
     "text": 2_725,
     "train": 4_870,
     "tuning": 537,
@@ -42,9 +42,9 @@ MOST_LINES = {
     "util": 2_364,
     "watch": 772,
 }
-MOST_FILES = 326
+MOST_FILES = 323
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (188, 30_960)}
+MOST_REACHED = {"run_pretraining.py": (188, 31_010)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf.model_directory.classes import DEFAULT_THRESHOLD
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, Classes
 from bert_tf.tasks.classification.features import targets_of
 from bert_tf.tasks.classification.glue import GlueTask
 from bert_tf.tasks.classification.metrics import F1_OF_CLASSES, METRICS
-from bert_tf.tasks.classification.text_task import Part, TextFile, TextTask
+from bert_tf.tasks.classification.texts import Part, TextFile, TextTask
 from bert_tf.util.files import atomic_open
 
 PROBABILITIES_NAME = "test_results.tsv"
@@ -27,53 +27,51 @@ class Answers:
     """What is predicted of texts.
 
     Attributes:
-      task: what the outputs mean.
+      classes: what the outputs mean; where a text may have several, with their thresholds.
       logits: [N, num_outputs] float32.
-      thresholds: the probability of each class from which a text has it, if it may have several.
     """
 
-    task: TextTask
+    classes: Classes
     logits: np.ndarray
-    thresholds: tuple[float, ...] = (DEFAULT_THRESHOLD,)
 
     def of(self, rows: slice) -> Answers:
         """What is predicted of some of the texts."""
-        return dataclasses.replace(self, logits=self.logits[rows])
+        return Answers(self.classes, self.logits[rows])
 
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
         """The probabilities of the classes, [N, classes] float64."""
-        if self.task.multi_label:
+        if self.classes.kind == MULTI_LABEL:
             return np.exp(-np.logaddexp(0, -self.logits.astype(np.float64)))
         return np.exp(log_probabilities(self.logits))
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
         """Class numbers or ratings [N]; where texts may have several classes, bool [N, classes]."""
-        if self.task.multi_label:
-            return self.probabilities >= self.thresholds
-        if self.task.is_regression:
+        if self.classes.kind == MULTI_LABEL:
+            return self.probabilities >= self.classes.thresholds
+        if self.classes.kind == REGRESSION:
             return self.logits[:, 0].astype(np.float64)
         return self.logits.argmax(axis=1)
 
     def losses(self, labels: np.ndarray) -> np.ndarray:
         """The unweighted losses [N] against ``labels`` as in :func:`labels_of`, float64."""
-        if self.task.is_regression:
+        if self.classes.kind == REGRESSION:
             return np.square(self.predicted - labels)
-        if self.task.multi_label:
+        if self.classes.kind == MULTI_LABEL:
             logits = self.logits.astype(np.float64)
             return (np.logaddexp(0, logits) - labels * logits).mean(axis=1)
         return -log_probabilities(self.logits)[np.arange(len(labels)), labels.astype(int)]
 
     def names(self, number: int) -> tuple[str, ...]:
         """The classes that are predicted of a text: one, unless it may have several."""
-        found = self.predicted[number]
-        numbers = np.flatnonzero(found) if self.task.multi_label else [found]
-        return tuple(self.task.classes[n] for n in numbers)
+        predicted = self.predicted[number]
+        numbers = np.flatnonzero(predicted) if self.classes.kind == MULTI_LABEL else [predicted]
+        return tuple(self.classes.labels[n] for n in numbers)
 
     def shown(self, number: int, separator: str = ",") -> str:
         """A prediction as text."""
-        if self.task.is_regression:
+        if self.classes.kind == REGRESSION:
             return f"{self.predicted[number]:.3f}"
         return separator.join(self.names(number))
 
@@ -104,53 +102,38 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
-def scores(answers: Answers, labels: np.ndarray) -> dict[str, float]:
+def scores(task: TextTask, answers: Answers, labels: np.ndarray) -> dict[str, float]:
     """The task's metrics, with the prefix ``eval_``, and ``eval_loss``.
 
     ``labels`` are those of :func:`labels_of`. F1 of classes leaves out the task's ``negative``.
     """
-    task, predicted = answers.task, answers.predicted
-    found = {}
+    results = {}
     for name in task.metrics:
-        compared = [labels, predicted]
+        compared = [labels, answers.predicted]
         if task.negative and name in F1_OF_CLASSES:
             compared = [_positives(task, numbers) for numbers in compared]
-        found[f"eval_{name}"] = METRICS[name](*compared)
-    return {**found, "eval_loss": float(answers.losses(labels).mean())}
+        results[f"eval_{name}"] = METRICS[name](*compared)
+    return {**results, "eval_loss": float(answers.losses(labels).mean())}
 
 
 def _positives(task: TextTask, numbers: np.ndarray) -> np.ndarray:
     """Class numbers [N] as booleans [N, classes - 1], without the negative class."""
-    kept = [number for number, name in enumerate(task.classes) if name != task.negative]
+    kept = [number for number, name in enumerate(task.classes.labels) if name != task.negative]
     return numbers[:, np.newaxis] == np.array(kept)
-
-
-def write_part(answers: Answers, part: Part, output_dir: Path) -> None:
-    """Writes what is predicted of a part: probabilities, and for a published task its answers."""
-    write_probabilities(answers, output_dir / _with_part(PROBABILITIES_NAME, part))
-    if isinstance(answers.task, GlueTask):
-        write_predictions(answers, output_dir / predictions_name(answers.task, part))
 
 
 def predictions_name(task: GlueTask, part: Part) -> str:
     """The file with the predictions of a part: GLUE's name for those of its test set."""
-    return task.submission(part.path.name) or _with_part(PREDICTIONS_NAME, part)
+    return task.submission(part.path.name) or part.named(PREDICTIONS_NAME)
 
 
-def _with_part(name: str, part: Part) -> str:
-    stem, dot, suffix = name.partition(".")
-    return f"{part.named(stem)}{dot}{suffix}"
-
-
-def write_predictions(answers: Answers, path: Path) -> None:
+def write_predictions(task: GlueTask, answers: Answers, path: Path) -> None:
     """Writes predictions as GLUE takes them: ``index``, from 0, and ``prediction``.
 
     Ratings are moved into the range of the labels.
     """
-    task = answers.task
     if task.is_regression:
-        clipped = np.clip(answers.logits, task.lowest, task.highest)
-        answers = dataclasses.replace(answers, logits=clipped)
+        answers = Answers(task.classes, np.clip(answers.logits, task.lowest, task.highest))
     rows = ([str(n), answers.shown(n)] for n in range(len(answers.logits)))
     _write(path, [["index", "prediction"], *rows])
 
@@ -160,7 +143,7 @@ def write_probabilities(answers: Answers, path: Path) -> None:
 
     It has one line per example with the probability of each class, or the score, and no header.
     """
-    if answers.task.is_regression:
+    if answers.classes.kind == REGRESSION:
         numbers = [[str(score)] for score in answers.predicted.tolist()]
     else:
         numbers = [list(map(str, row)) for row in answers.probabilities.tolist()]

@@ -10,12 +10,11 @@ import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
-from bert_tf.model_directory.classes import MULTI_LABEL, Classes
+from bert_tf.model_directory.classes import REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
 from bert_tf.tasks.classification.features import check_length, inputs_of, sequences_of
-from bert_tf.tasks.classification.long_texts import LongTexts
-from bert_tf.tasks.classification.text_task import Row, TextTask
+from bert_tf.tasks.classification.texts import LongTexts, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +63,7 @@ class TextClassifier(SequencePredictor):
 
         Args:
           model: the model, from ``model_directory.complete.find_model``.
-          classes: what its outputs mean, from ``ModelDirectory.text_classes``.
+          classes: what its outputs mean, from ``ModelDirectory.classes_of``.
           max_seq_length: the most tokens of a sequence; None for that of the model's training, or
             else the network's positions.
           long_texts: what is read of texts with more tokens; None for what its training read.
@@ -78,13 +77,9 @@ class TextClassifier(SequencePredictor):
 
         self.classes, self._tokenizer = classes, model.tokenizer
         self._long_texts = long_texts or with_settings_of_model(LongTexts(), model.kept)
-        is_multi_label = classes.kind == MULTI_LABEL
-        self._task = TextTask(
-            "texts", "text", None, None, (), classes=classes.labels, multi_label=is_multi_label
-        )
         length = max_seq_length or model.usual_length
-        check_length(self._task, length)
-        task = ClassificationTask(model.config, self._task.num_outputs)
+        check_length("texts", 1, length)
+        task = ClassificationTask(model.config, classes.num_outputs)
         super().__init__(task, model.checkpoint, length, **options)
 
     def predict(self, texts: Sequence[Text]) -> list[ClassifiedText]:
@@ -96,11 +91,10 @@ class TextClassifier(SequencePredictor):
         if not texts:
             return []
         answers = self.answers(texts)
-        if self._task.is_regression:
+        if self.classes.kind == REGRESSION:
             return [ClassifiedText((), {}, rating) for rating in answers.predicted.tolist()]
-        names = self._task.classes
         return [
-            ClassifiedText(answers.names(number), dict(zip(names, row)))
+            ClassifiedText(answers.names(number), dict(zip(self.classes.labels, row)))
             for number, row in enumerate(answers.probabilities.tolist())
         ]
 
@@ -115,4 +109,4 @@ class TextClassifier(SequencePredictor):
         found = self.run(inputs_of(sequences, width, self._tokenizer))
         windows = np.array([len(of_row) for of_row in encoded])
         logits = logits_of_texts(found["logits"], windows)
-        return Answers(self._task, logits, self.classes.thresholds)
+        return Answers(self.classes, logits)

@@ -11,8 +11,8 @@ from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
-from bert_tf.tasks.classification.long_texts import CUT_OFF, HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.classification.texts import CUT_OFF, HEAD_TAIL, TAIL, LongTexts
 
 
 class ExportableClassifier(Exportable):

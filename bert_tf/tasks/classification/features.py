@@ -12,8 +12,7 @@ import numpy as np
 
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING
 from bert_tf.records.sequences import Encoded, SequenceStage, padded_inputs
-from bert_tf.tasks.classification.long_texts import CUT_OFF, WINDOWS, LongTexts
-from bert_tf.tasks.classification.text_task import Label, Row, TextFile, TextTask
+from bert_tf.tasks.classification.texts import CUT_OFF, WINDOWS, Label, LongTexts, Row, TextFile
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
@@ -41,7 +40,7 @@ def feature_stage(
     UserError if the length is too small.
     """
     task = file.task
-    check_length(task, max_seq_length)
+    check_length(task.name, len(task.sentences), max_seq_length)
     parameters = {"task": task.name, "max_seq_length": max_seq_length, "training": training}
     return SequenceStage(
         task.stage,
@@ -60,13 +59,16 @@ def feature_stage(
     )
 
 
-def check_length(task: TextTask, max_seq_length: int) -> None:
-    """Raises UserError for a length without room for a token of each sentence."""
-    least = 1 + 2 * len(task.sentences)
+def check_length(name: str, num_sentences: int, max_seq_length: int) -> None:
+    """Raises UserError for a length without room for a token of each sentence.
+
+    ``name`` is what the message calls the task.
+    """
+    least = 1 + 2 * num_sentences
     if max_seq_length < least:
         raise UserError(
             f"--max_seq_length={max_seq_length} has no room for [CLS], [SEP] and "
-            f"{task.name}'s sentences; give at least {least}."
+            f"{name}'s sentences; give at least {least}."
         )
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bert_tf.config.declared import Settings, group, setting
 from bert_tf.finetune.flags import DirectoryFlags
 from bert_tf.finetune.settings import DirectorySettings
+from bert_tf.model_directory.classes import MULTI_LABEL, Classes
 from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_task
-from bert_tf.tasks.classification.long_texts import WINDOWS, LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings
-from bert_tf.tasks.classification.thresholds import ThresholdSettings
+from bert_tf.tasks.classification.texts import WINDOWS, LongTexts
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
 
 EQUAL, BALANCED = "equal", "balanced"
+_ALL = ""  # the name that stands for all classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,63 @@ class LossSettings(Settings):
         "Part of each label that all classes share, as 0.1.",
         bounds=Interval(0, 1, open_high=True),
     )
+
+
+def _thresholds(given: str) -> dict[str, float]:
+    """Class -> threshold, of ``0.4`` or ``first=0.4,second=0.7``."""
+    found = {}
+    for part in given.split(",") if given else ():
+        name, _, number = part.rpartition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            found[name.strip()] = -1.0
+    is_mixed = _ALL in found and len(found) > 1
+    if is_mixed or not all(0 <= value <= 1 for value in found.values()):
+        raise UserError(
+            f"--threshold={given} must be a probability such as 0.4, or one for each of some "
+            "classes, such as spam=0.4,toxic=0.7."
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdSettings(Settings):
+    """From which probability on a text has a class."""
+
+    threshold: Mapping[str, float] = setting(
+        {},
+        "With --multi_label: the probability from which a text has a class, or some classes, as in "
+        "spam=0.4,toxic=0.7; stored with the model (default: the model's, which its training "
+        "chooses for the development file).",
+        kind=str,
+        parse=_thresholds,
+    )
+    tune_threshold: bool = setting(
+        False,
+        "With --multi_label: choose the threshold with the best micro F1 on the file to evaluate, "
+        "and store it with the model, although the run does not train.",
+    )
+
+    def check(self, classes: Classes) -> None:
+        """Raises UserError for settings that do not suit the classes of a model."""
+        if self != ThresholdSettings() and classes.kind != MULTI_LABEL:
+            raise UserError(
+                "--threshold and --tune_threshold are for texts that may have several classes "
+                "(--multi_label); leave them out."
+            )
+        unknown = [name for name in self.threshold if name not in (_ALL, *classes.labels)]
+        if unknown:
+            raise UserError(
+                f"--threshold names {unknown[0]!r}, which is not one of the classes: "
+                f"{', '.join(classes.labels)}."
+            )
+
+    def of_classes(self, classes: Classes) -> tuple[float, ...]:
+        """The thresholds that the user gave, those of the classes for others."""
+        for_all = self.threshold.get(_ALL)
+        others = classes.thresholds if for_all is None else (for_all,) * len(classes.labels)
+        return tuple(map(self.threshold.get, classes.labels, others))
 
 
 def _languages(given: str) -> tuple[str, ...]:
@@ -84,7 +142,7 @@ class ClassificationSettings(DirectorySettings):
         if not self.task_name:
             return None
         task, chosen = GLUE_TASKS[self.task_name], self.languages
-        if not task.sets.part_column:
+        if not task.part_column:
             return task
         return task.in_languages(chosen.language, chosen.train_language or chosen.language[0])
 
@@ -120,7 +178,7 @@ class ClassificationSettings(DirectorySettings):
                 f"--task_name={self.task_name} says what the columns and labels are; leave out the "
                 "flags that describe a table of your own, or --task_name."
             )
-        if (glue is None or not glue.sets.part_column) and self.languages != LanguageSettings():
+        if (glue is None or not glue.part_column) and self.languages != LanguageSettings():
             yield (
                 "--language and --train_language are for --task_name=XNLI, whose files name the "
                 "languages; leave them out."

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Union
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.tables import Table, TableRow, open_table
-from bert_tf.tasks.classification.text_task import OF_RATINGS, Label, Row, TextFile, TextTask
+from bert_tf.tasks.classification.texts import OF_RATINGS, Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 
 # In ledgers, where GLUE's tasks have their names: a model of the one is not used for the other.
@@ -132,7 +132,7 @@ class Texts:
 
         Raises UserError for a label that the task does not have, naming its line.
         """
-        numbers = {name: number for number, name in enumerate(task.classes)}
+        numbers = {name: number for number, name in enumerate(task.classes.labels)}
         rows = [
             Row(example.first, example.second, self._number(example, numbers))
             for example in self.examples
@@ -194,17 +194,17 @@ def first_fraction(names: Sequence[str]) -> str | None:
     return next((name for name, value in zip(names, values) if value and value % 1), None)
 
 
-def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) -> TextTask:
-    """The task of labelling the texts in these columns with these classes (() for ratings).
+def own_task(columns: Columns, settings: TableSettings, classes: Classes) -> TextTask:
+    """The task of labelling the texts in these columns with these classes.
 
     Raises UserError if ``negative_label`` is none of the classes.
     """
     first, second, label = columns
-    negative = settings.negative_label
-    if negative and negative not in classes:
+    negative, names = settings.negative_label, list(classes.labels)
+    if negative and negative not in names:
         raise UserError(
             f"--negative_label={negative} is not one of the labels, which are "
-            f"{', '.join(map(short_repr, classes))}."
+            f"{', '.join(map(short_repr, names))}."
         )
     return TextTask(
         OWN_TEXTS if second is None else OWN_PAIRS,
@@ -212,8 +212,7 @@ def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) 
         second,
         label,
         _METRICS_WITH_NEGATIVE if negative else _METRICS[settings.kind],
-        classes=tuple(classes),
-        multi_label=settings.multi_label,
+        classes,
         negative=negative,
         lowest=-math.inf,
         highest=math.inf,
@@ -222,8 +221,8 @@ def own_task(columns: Columns, settings: TableSettings, classes: Sequence[str]) 
             "has_header": settings.has_header,
             "label_separator": settings.label_separator,
             "multi_label": settings.multi_label,
-            "classes": list(classes),
-            "num_targets": len(classes) if settings.multi_label else 1,
+            "classes": names,
+            "num_targets": len(names) if settings.multi_label else 1,
         },
     )
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.model_directory.classes import MULTI_LABEL
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
     calibration,
     counts_of,
     expected_calibration_error,
 )
-from bert_tf.tasks.classification.text_task import CORRELATIONS, TextFile
+from bert_tf.tasks.classification.texts import CORRELATIONS, TextFile, TextTask
 from bert_tf.util.pages.charts import Labels, Line, histogram, line_chart
 from bert_tf.util.pages.page import Section, Table, hint, mark, write_page
 
@@ -29,7 +30,7 @@ def write_report(
     labels = labels_of(file)
     sections = [
         _results(output_dir, file, results),
-        *([_ratings(answers, labels)] if file.task.is_regression else _classes(answers, labels)),
+        *_by_kind(file.task, answers, labels),
         _mistakes(file, answers, labels),
     ]
     names = " and ".join(each.name for each in file.paths)
@@ -45,11 +46,14 @@ def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> 
     return results_section(output_dir, details, results, charted=charted, unit="squared error")
 
 
-def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
-    task = answers.task
+def _by_kind(task: TextTask, answers: Answers, labels: np.ndarray) -> Iterator[Section]:
+    if task.is_regression:
+        yield _ratings(answers, labels)
+        return
+    names = task.classes.labels
     predicted, truth = answers.predicted, labels
     if not task.multi_label:
-        numbers = np.arange(len(task.classes))
+        numbers = np.arange(len(names))
         predicted, truth = predicted[:, None] == numbers, labels[:, None] == numbers
     found = counts_of(truth, predicted)
     columns = ("class", "precision", "recall", "F1", "texts", "predicted")
@@ -62,19 +66,19 @@ def _classes(answers: Answers, labels: np.ndarray) -> Iterator[Section]:
             f"{found.true[n] + found.missed[n]:,}",
             f"{found.true[n] + found.wrong[n]:,}",
         )
-        for n, name in enumerate(task.classes)
+        for n, name in enumerate(names)
     ]
     tables = [Table("Classes", columns, rows)]
     if not task.multi_label:
         numbers = labels.astype(int)
-        tables.append(confusion_table(task.classes, numbers, answers.predicted, unit="texts"))
+        tables.append(confusion_table(names, numbers, answers.predicted, unit="texts"))
     yield Section("Classes", tables=tables)
     yield _calibration(answers, truth)
 
 
 def _calibration(answers: Answers, truth: np.ndarray) -> Section:
     """How far probabilities can be believed; with several classes, of each text and class."""
-    if answers.task.multi_label:
+    if answers.classes.kind == MULTI_LABEL:
         confidence, is_right = answers.probabilities.ravel(), truth.ravel()
         what = "Fraction of the texts that have a class, by its probability."
     else:
@@ -139,12 +143,12 @@ def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> 
     if file.task.is_regression:
         said = f"label {labels[number]:g}, predicted {shown}"
     elif file.task.multi_label:
-        names = (file.task.classes[n] for n in np.flatnonzero(labels[number]))
+        names = (file.task.classes.labels[n] for n in np.flatnonzero(labels[number]))
         said = f"labels {', '.join(names) or 'none'}; predicted {shown or 'none'}"
     else:
         probabilities, label = answers.probabilities[number], int(labels[number])
         said = (
-            f"label {file.task.classes[label]} ({probabilities[label]:.3f}), "
+            f"label {file.task.classes.labels[label]} ({probabilities[label]:.3f}), "
             f"predicted {shown} ({probabilities.max():.3f})"
         )
     return hint(said) + mark("\n".join(file.rows[number].sentences))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.classes import (
     StoredClasses,
     check_taught,
     check_trained_on,
+    log_frequencies,
     read_files,
     stored_classes,
 )
@@ -21,8 +26,13 @@ from bert_tf.finetune.settings import PREDICT, TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
-from bert_tf.model_directory.classes import Classes
-from bert_tf.model_directory.record import MODEL_RECORD_NAME
+from bert_tf.model_directory.classes import MULTI_LABEL, TEXT_KINDS, Classes
+from bert_tf.model_directory.record import (
+    MODEL_RECORD_NAME,
+    ModelRecord,
+    require_record,
+    write_record,
+)
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification.answers import (
     OWN_PREDICTIONS_NAME,
@@ -30,19 +40,20 @@ from bert_tf.tasks.classification.answers import (
     Answers,
     labels_of,
     logits_of_texts,
+    predictions_name,
     scores,
     write_own_predictions,
-    write_part,
+    write_predictions,
+    write_probabilities,
 )
 from bert_tf.tasks.classification.features import check_length, feature_stage
-from bert_tf.tasks.classification.flags import BALANCED, ClassificationSettings
-from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_split, read_glue
-from bert_tf.tasks.classification.losses import (
-    ClassificationLoss,
-    balanced_weights,
-    best_constant,
-    rating_unit,
+from bert_tf.tasks.classification.flags import (
+    BALANCED,
+    ClassificationSettings,
+    ThresholdSettings,
 )
+from bert_tf.tasks.classification.glue import GLUE_TASKS, GlueTask, find_split, read_glue
+from bert_tf.tasks.classification.metrics import best_threshold
 from bert_tf.tasks.classification.own_files import (
     OWN_PAIRS,
     OWN_TEXTS,
@@ -54,12 +65,13 @@ from bert_tf.tasks.classification.own_files import (
     require_same_kind,
 )
 from bert_tf.tasks.classification.report import write_report
-from bert_tf.tasks.classification.task import CLS, ClassificationTask, Pooling
-from bert_tf.tasks.classification.text_task import TextFile, TextTask
+from bert_tf.tasks.classification.task import CLS, ClassificationLoss, ClassificationTask, Pooling
+from bert_tf.tasks.classification.texts import TextFile, TextTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run
+from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 
 
@@ -78,14 +90,12 @@ class TextClassification(SequenceTask):
     development file.
 
     Attributes:
-      stored: what is stored of ``task`` with the model.
       thresholds_from: the records on which the thresholds of a resumed model were chosen.
     """
 
     settings: ClassificationSettings
     files: Mapping[str, TextFile]
     task: TextTask
-    stored: Classes
     thresholds_from: str | None
     pooling: Pooling
 
@@ -99,14 +109,14 @@ class TextClassification(SequenceTask):
         """
         # A published task has its own columns and labels.
         settings = as_stored(settings, run, without=TableSettings if settings.task_name else None)
-        known = stored_classes(settings, run, of_words=False)
+        stored = stored_classes(settings, run, kinds=TEXT_KINDS)
         if settings.glue is not None:
-            task, files, stored = _published_files(settings.glue, settings, run, known)
+            task, files = _published_files(settings.glue, settings, run, stored)
         else:
-            task, files, stored = _own_files(settings, run, known)
-        settings.thresholds.check(task.classes, multi_label=task.multi_label)
+            task, files = _own_files(settings, run, stored)
+        settings.thresholds.check(task.classes)
         _check_trained_on(run, task)
-        return cls(settings, files, task, stored, known.chosen_on, pooling)
+        return cls(settings, files, task, stored.chosen_on, pooling)
 
     @property
     def name(self) -> str:
@@ -116,7 +126,7 @@ class TextClassification(SequenceTask):
     @property
     def classes(self) -> Classes:
         """The classes, as they are stored."""
-        return self.stored
+        return self.task.classes
 
     @property
     def chosen_on(self) -> str | None:
@@ -154,7 +164,7 @@ class TextClassification(SequenceTask):
 
     def fitted(self, run: Run, max_seq_length: int) -> TextClassification:
         """With room for the texts."""
-        check_length(self.task, max_seq_length)
+        check_length(self.task.name, len(self.task.sentences), max_seq_length)
         return super().fitted(run, max_seq_length)
 
     def most_records(self) -> int:
@@ -172,12 +182,12 @@ class TextClassification(SequenceTask):
             bias = best_constant(train, weights)
         return ClassificationTask(
             config,
-            task.num_outputs,
+            task.classes.num_outputs,
             self.pooling,
-            ClassificationLoss(task.kind, weights, settings.loss.label_smoothing),
+            ClassificationLoss(task.classes.kind, weights, settings.loss.label_smoothing),
             bias,
             self._unit,
-            None if settings.task_name else self.stored.labels,
+            None if settings.task_name else task.classes.labels,
         )
 
     def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
@@ -191,44 +201,46 @@ class TextClassification(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
-    def decode(self, predicted: Predicted) -> Answers:
-        """The predictions of texts, each from one sequence or from several windows."""
-        windows = predicted.records.records_per_item
-        return Answers(predicted.file.task, logits_of_texts(predicted.outputs["logits"], windows))
+    def decode(self, predicted: Predicted) -> np.ndarray:
+        """The logits of texts, each from one sequence or from several windows."""
+        return logits_of_texts(predicted.outputs["logits"], predicted.records.records_per_item)
 
-    def score(self, predicted: Predicted, answers: Answers, output_dir: Path) -> Results:
+    def score(self, predicted: Predicted, answers: np.ndarray, output_dir: Path) -> Results:
         """The task's metrics and the loss of each part; writes ``report.html``."""
-        file, found = predicted.file, {}
-        labels = labels_of(file)
+        file, of_model = predicted.file, Answers(predicted.file.task.classes, answers)
+        labels, results = labels_of(file), {}
         if file.task.multi_label:
-            thresholds = self.settings.thresholds.chosen(
+            classes = chosen_thresholds(
+                self.settings.thresholds,
                 output_dir,
                 labels,
-                answers.probabilities,
+                of_model.probabilities,
                 digest=predicted.records.digest,
                 trains=self.settings.run.do_train,
             )
-            answers = dataclasses.replace(answers, thresholds=thresholds)
-            if len(set(thresholds)) == 1:
-                found["eval_threshold"] = thresholds[0]
-        results = {}
+            of_model = Answers(classes, answers)
         for part in file.parts:
-            of_part = scores(answers.of(part.rows), labels[part.rows])
+            of_part = scores(file.task, of_model.of(part.rows), labels[part.rows])
             results.update({part.named(name): value for name, value in of_part.items()})
-        results.update(found)
-        write_report(output_dir, file, answers, results)
+        if len(set(of_model.classes.thresholds)) == 1:
+            results["eval_threshold"] = of_model.classes.thresholds[0]
+        write_report(output_dir, file, of_model, results)
         return results
 
-    def write(self, predicted: Predicted, answers: Answers, output_dir: Path) -> None:
+    def write(self, predicted: Predicted, answers: np.ndarray, output_dir: Path) -> None:
         """Writes the probabilities, and the class or the rating, of each part."""
-        file = predicted.file
+        file, classes = predicted.file, predicted.file.task.classes
         if file.task.multi_label:
-            thresholds = self.settings.thresholds.stored(output_dir)
-            answers = dataclasses.replace(answers, thresholds=thresholds)
+            classes = stored_thresholds(self.settings.thresholds, output_dir)
         for part in file.parts:
-            write_part(answers.of(part.rows), part, output_dir)
+            of_part = Answers(classes, answers[part.rows])
+            write_probabilities(of_part, output_dir / part.named(PROBABILITIES_NAME))
+            if isinstance(file.task, GlueTask):
+                path = output_dir / predictions_name(file.task, part)
+                write_predictions(file.task, of_part, path)
         if not isinstance(file.task, GlueTask):
-            write_own_predictions(file, answers, output_dir / OWN_PREDICTIONS_NAME)
+            path = output_dir / OWN_PREDICTIONS_NAME
+            write_own_predictions(file, Answers(classes, answers), path)
 
     def about_predictions(self, output_dir: Path) -> Iterator[str]:
         """Also names the files that GLUE takes, if a test set of it was predicted."""
@@ -240,10 +252,10 @@ class TextClassification(SequenceTask):
 
 
 def _published_files(
-    task: GlueTask, settings: ClassificationSettings, run: Run, known: StoredClasses
-) -> tuple[TextTask, dict[str, TextFile], Classes]:
-    """The task, its files, and what is stored of it; tells of lines that were left out."""
-    classes = known.own or known.taught
+    task: GlueTask, settings: ClassificationSettings, run: Run, stored: StoredClasses
+) -> tuple[TextTask, dict[str, TextFile]]:
+    """The task and its files; tells of lines that were left out."""
+    classes = stored.own or stored.taught
     if classes is not None:
         task = task.numbered_as(classes.labels)
     find, read = functools.partial(find_split, task), functools.partial(read_glue, task)
@@ -252,41 +264,40 @@ def _published_files(
         if file.skipped_lines:
             lines = f"{file.skipped_lines:,} {'line' if file.skipped_lines == 1 else 'lines'}"
             run.message(f"{file.path.name}: {lines} with too few columns left out")
-    return task, files, task.stored_classes
+    return task, files
 
 
 def _own_files(
-    settings: ClassificationSettings, run: Run, known: StoredClasses
-) -> tuple[TextTask, dict[str, TextFile], Classes]:
-    """The task that a user's files describe, the files, and what is stored of it."""
-    table, stored = settings.table, known.own
+    settings: ClassificationSettings, run: Run, stored: StoredClasses
+) -> tuple[TextTask, dict[str, TextFile]]:
+    """The task that a user's files describe, and the files."""
+    table, own = settings.table, stored.own
     texts = {
         kind: read_texts(path, table, flag=f"{kind}_file", needs_labels=kind != PREDICT)
         for kind, path in settings.files.items()
         if path is not None
     }
     train = texts.get(TRAIN)
-    if stored is not None and (train is None or run.start.checkpoint is not None):
-        require_same_kind(stored, table, source=first_weights(run))
+    if own is not None and (train is None or run.start.checkpoint is not None):
+        require_same_kind(own, table, source=first_weights(run))
     names: tuple[str, ...] = ()
     if not table.regression:
-        names = _agree_on_classes(train, run, table, known)
-        check_taught(settings, known.taught, names, what="classes")
+        names = _agree_on_classes(train, run, table, stored)
+        check_taught(settings, stored.taught, names, what="classes")
         fraction = first_fraction(names) if train is not None else None
         if fraction is not None:
             run.message(
                 f"the {len(names):,} classes are numbers such as {fraction}; if they are ratings, "
                 "give --regression"
             )
-    task = own_task(next(iter(texts.values())).columns, table, names)
-    classes = task.stored_classes
-    if stored is not None and stored.labels == names:
-        classes = dataclasses.replace(classes, thresholds=stored.thresholds)
-    return task, {kind: found.with_numbers(task) for kind, found in texts.items()}, classes
+    is_stored = own is not None and own.labels == names
+    classes = own if own is not None and is_stored else Classes.of_texts(table.kind, names)
+    task = own_task(next(iter(texts.values())).columns, table, classes)
+    return task, {kind: of_kind.with_numbers(task) for kind, of_kind in texts.items()}
 
 
 def _agree_on_classes(
-    train: Texts | None, run: Run, table: TableSettings, known: StoredClasses
+    train: Texts | None, run: Run, table: TableSettings, stored: StoredClasses
 ) -> tuple[str, ...]:
     """The classes of a run, by number.
 
@@ -294,13 +305,14 @@ def _agree_on_classes(
     further on some of them. Otherwise they are those of the teacher, if it has all of the training
     file's, or else those of that file.
     """
-    own, stored, taught = None if train is None else train.classes(), known.own, known.taught
+    own, taught = None if train is None else train.classes(), stored.taught
+    before = stored.own
     weights = first_weights(run)
-    if stored is not None and (
-        own is None or run.start.checkpoint is not None or set(own) <= set(stored.labels)
+    if before is not None and (
+        own is None or run.start.checkpoint is not None or set(own) <= set(before.labels)
     ):
-        require_same_kind(stored, table, source=weights)
-        return stored.labels
+        require_same_kind(before, table, source=weights)
+        return before.labels
     if own is not None and taught is not None and set(own) <= set(taught.labels):
         return taught.labels
     if own is not None:
@@ -321,3 +333,89 @@ def _check_trained_on(run: Run, task: TextTask) -> None:
         advice[OWN_TEXTS] = "leave out --pair_column, or "
     same_head = task.same_head if isinstance(task, GlueTask) else ()
     check_trained_on(run, task.name, same_head=same_head, advice=advice)
+
+
+def stored_thresholds(settings: ThresholdSettings, output_dir: Path) -> Classes:
+    """The classes of a model, after the thresholds that the user gave were stored with it."""
+    record = require_record(output_dir)
+    thresholds = settings.of_classes(record.required_classes)
+    if thresholds == record.required_classes.thresholds:
+        return record.required_classes
+    return _store(record, thresholds, chosen_on=None)
+
+
+def chosen_thresholds(
+    settings: ThresholdSettings,
+    output_dir: Path,
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    *,
+    digest: str,
+    trains: bool,
+) -> Classes:
+    """The classes of a model, with the thresholds with which a file is evaluated.
+
+    A run that trains chooses the one that is best for its development file, and so does a run of
+    which the user wants it; it is stored with the model. On a file that only tests the model, it
+    would make the scores too good. ``labels`` are bool [N, classes], ``probabilities``
+    [N, classes]; ``digest`` is that of the file's records.
+    """
+    record = require_record(output_dir)
+    is_own = trains and record.chosen_on in (None, digest)
+    if not settings.threshold and (settings.tune_threshold or is_own):
+        best = best_threshold(labels, probabilities)
+        return _store(record, (best,) * labels.shape[1], chosen_on=digest)
+    if trains and not settings.threshold:
+        say(
+            "the thresholds were chosen on another development file and stay as they are; "
+            "--tune_threshold chooses new ones"
+        )
+    return stored_thresholds(settings, output_dir)
+
+
+def _store(record: ModelRecord, thresholds: tuple[float, ...], *, chosen_on: str | None) -> Classes:
+    classes = Classes(MULTI_LABEL, record.required_classes.labels, thresholds)
+    write_record(dataclasses.replace(record, classes=classes, chosen_on=chosen_on))
+    return classes
+
+
+def balanced_weights(file: TextFile) -> tuple[float, ...]:
+    """Weights that make up for uneven classes.
+
+    For one class per text N / (classes * texts of the class), as scikit-learn's "balanced"; for
+    several, texts without the class / texts with it. A class without texts has weight 1.
+    """
+    counts, total = file.class_counts, len(file.rows)
+    if file.task.multi_label:
+        ratios = [(total - count) / count if count else 1.0 for count in counts]
+        return tuple(ratio or 1.0 for ratio in ratios)
+    return tuple(total / (len(counts) * count) if count else 1.0 for count in counts)
+
+
+def best_constant(
+    file: TextFile, class_weights: tuple[float, ...] | None = None
+) -> tuple[float, ...]:
+    """The outputs with the least loss on a training set for a network that ignores the text.
+
+    The mean of ratings, the logarithms of the frequencies of classes (:func:`log_frequencies`), or
+    the log-odds of each class of several, with one text of weight 1 more per class and answer.
+    """
+    if file.task.is_regression:
+        return (statistics.fmean(file.ratings),)
+    counts, total = file.class_counts, len(file.rows)
+    weighted = [
+        weight * count for weight, count in zip(class_weights or [1.0] * len(counts), counts)
+    ]
+    if file.task.multi_label:
+        pairs = zip(weighted, counts)
+        return tuple(math.log((given + 1) / (total - count + 1)) for given, count in pairs)
+    return log_frequencies(weighted)
+
+
+def rating_unit(file: TextFile) -> float:
+    """The standard deviation of ratings: 1 if all are equal, and for classes.
+
+    An update changes a weight by about the learning rate, whatever the ratings are. In this unit,
+    the head learns a range of 0 to 100 as fast as one of 0 to 5.
+    """
+    return (statistics.pstdev(file.ratings) if file.ratings else 0.0) or 1.0

@@ -15,14 +15,14 @@ from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
-from bert_tf.model.losses import ClassScores, Decisions
+from bert_tf.model.layers import computed_in
+from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs
-from bert_tf.model_directory.classes import MULTI_LABEL
-from bert_tf.tasks.classification.losses import ClassificationLoss
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, TEXT_KINDS
 
 LABEL = "label"
 LABELS = "labels"
@@ -89,8 +89,88 @@ CLASSIFICATION_HEAD = Head(
     (OUTPUT_WEIGHTS, OUTPUT_BIAS),
     "run_classifier.py",
     CLS.scope,
-    of_words=False,
+    kinds=(*TEXT_KINDS, None),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationLoss:
+    """What the outputs of the head are trained for.
+
+    The formulas are those of PyTorch's CrossEntropyLoss (``weight``, ``label_smoothing``),
+    BCEWithLogitsLoss (``pos_weight``) and MSELoss.
+
+    Attributes:
+      kind: SINGLE_LABEL, MULTI_LABEL or REGRESSION.
+      class_weights: one per class, None for equal ones. With MULTI_LABEL, that of the texts that
+        have the class, compared with those that do not.
+      label_smoothing: the part of the target that all classes share.
+    """
+
+    kind: str = SINGLE_LABEL
+    class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of :meth:`sums`."""
+        return (ACCURACY,) if self.kind == SINGLE_LABEL else ()
+
+    @property
+    def name(self) -> str:
+        """What the loss is, for metrics."""
+        return {
+            SINGLE_LABEL: "cross_entropy",
+            MULTI_LABEL: "binary_cross_entropy",
+            REGRESSION: "squared_error",
+        }[self.kind]
+
+    def weights(self, labels: tf.Tensor) -> tf.Tensor:
+        """Weights [B] float32 of texts with ``labels`` [B, targets] float32."""
+        if self.kind == SINGLE_LABEL and self.class_weights is not None:
+            return tf.gather(tf.constant(self.class_weights), tf.cast(labels[:, 0], tf.int32))
+        return tf.ones_like(labels[:, 0])
+
+    def sums(self, logits: tf.Tensor, labels: tf.Tensor, *, options: ForwardOptions) -> Sums:
+        """The loss of a batch, as sums.
+
+        ``logits`` are [B, classes] float32, [B, 1] for a regression; ``labels`` [B, targets]
+        float32: class numbers, 0 or 1 for each class, or ratings.
+        """
+        weights = self.weights(labels)
+        if self.kind == REGRESSION:
+            losses = tf.square(logits[:, 0] - labels[:, 0])
+        elif self.kind == MULTI_LABEL:
+            losses = computed_in(options.policy.loss, self._binary, logits, labels)
+        else:
+            classes = tf.cast(labels[:, 0], tf.int32)
+            plain = classification_sums(logits, classes, weights, policy=options.policy)
+            if not self.label_smoothing:
+                return plain
+            smooth = computed_in(options.policy.loss, self._uniform, logits)
+            loss = (1 - self.label_smoothing) * plain.loss
+            loss += self.label_smoothing * tf.reduce_sum(smooth)
+            return plain._replace(loss=loss)
+        return Sums(loss=tf.reduce_sum(weights * losses), weight=tf.reduce_sum(weights), metrics={})
+
+    def _binary(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """The mean over classes of the binary cross entropies, [B]."""
+        targets = labels
+        if self.label_smoothing:
+            targets = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
+        if self.class_weights is None:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+        else:
+            positive = tf.cast(tf.constant(self.class_weights), logits.dtype)
+            losses = tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive)
+        return tf.reduce_mean(losses, axis=-1)
+
+    def _uniform(self, logits: tf.Tensor) -> tf.Tensor:
+        """The mean over classes of the weighted negative log probabilities, [B]."""
+        found = -tf.nn.log_softmax(logits)
+        if self.class_weights is not None:
+            found *= tf.cast(tf.constant(self.class_weights), found.dtype)
+        return tf.reduce_mean(found, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import BertOutput, bert_output, bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
+from bert_tf.model.layers import rows_of_sequences
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
@@ -141,7 +142,7 @@ class DistillationTask:
         """The student's weights, and the numbers of targets, tokens or token pairs."""
         weights = self.student.weights(features)
         decided = weights[next(iter(self.student.terms))]
-        tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=1)
+        tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=-1)
         found = {
             SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
             COSINE: tf.reduce_sum(tokens),
@@ -191,7 +192,8 @@ class DistillationTask:
         with tf.name_scope(f"distillation/{term}"):
             if term == SOFT_TARGETS or known is None:  # targets on disk have no other term
                 return self._divergences(outputs, features, options)
-            mask = tf.cast(features["input_mask"], tf.float32)
+            input_mask = rows_of_sequences(features["input_mask"])
+            mask = tf.cast(input_mask, tf.float32)
             if term == COSINE:
                 return cosine_distances(learnt.sequence_output, known.sequence_output), mask
             layers = matching_layers(self.config, self.teacher.config)
@@ -206,7 +208,7 @@ class DistillationTask:
                 )
             known_scores = [known.attention_scores[layer] for layer in layers]
             return (
-                attention_distances(learnt.attention_scores, known_scores, features["input_mask"]),
+                attention_distances(learnt.attention_scores, known_scores, input_mask),
                 None,
             )
 

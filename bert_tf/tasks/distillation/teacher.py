@@ -184,7 +184,7 @@ def _check_files(model: RunModel, teacher: Teacher, task: DistillationTask) -> N
     if SOFT_TARGETS not in task.factors:
         return
     heads = task.teacher.heads
-    of_others = variables_of_another_head(teacher.files.labels, heads)
+    of_others = variables_of_another_head(teacher.files.classes, heads)
     stored = {name: shape for name, shape in teacher.shapes.items() if name not in of_others}
     network = {spec.name: spec.shape for spec in task.teacher.specs()}
     report = compare_shapes(teacher.path, stored, network)

@@ -268,7 +268,7 @@ def _agree_on_labels(
     soft targets compare classes; or else those of the training file, sorted. Raises UserError if
     there is nothing to train or evaluate, and if labels contradict each other.
     """
-    own, taught, _ = stored_classes(settings, run, of_words=True)
+    own, taught, _ = stored_classes(settings, run, kinds=(WORD_LABELS,))
     if own is not None:
         check_taught(settings, taught, own.labels, what="labels")
         return own.labels

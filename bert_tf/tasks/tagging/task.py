@@ -20,6 +20,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.model_directory.classes import WORD_LABELS
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
 
 LABEL = "label"
@@ -27,7 +28,9 @@ LABEL = "label"
 LABELS, CROSS_ENTROPIES = "labels", "cross_entropies"
 
 # Named as in NVIDIA's checkpoints, without a scope.
-TAGGING_HEAD = Head("tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py", of_words=True)
+TAGGING_HEAD = Head(
+    "tagging head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_ner.py", kinds=(WORD_LABELS,)
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, dataset_of_positions, user_errors
-from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
+from bert_tf.records.layouts import CHOICE_TRAINING, SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.util.errors import UserError
 
@@ -111,3 +111,57 @@ def test_the_first_of_several_wrong_records_is_named(tmp_path):
     path = write(tmp_path / "a", segment_ids=(2, 0, 9), input_ids=(1, 0, -3))
     with pytest.raises(UserError, match=r"^record 1 of .* its input_ids contains -3"):
         read(path)
+
+
+def choices(path, **changes):
+    """Six records of three sequences of eight tokens; ``changes`` as above, [row, choice, column].
+
+    Returns their batch, cut to ``KEPT`` positions.
+    """
+    mask = np.tile(np.arange(S) < KEPT, (6, 3, 1)).astype(np.int64)
+    examples = {
+        "unique_ids": np.arange(6)[:, None],
+        "input_ids": mask * np.arange(6 * 3 * S).reshape(mask.shape) % 20,
+        "input_mask": mask,
+        "segment_ids": np.zeros_like(mask),
+        "labels": np.arange(6)[:, None] % 3,
+    }
+    for name, (*place, value) in changes.items():
+        examples[name][tuple(place)] = value
+    with TFRecordWriter(path) as writer:
+        flat = {name: values.reshape(6, -1) for name, values in examples.items()}
+        for record in CHOICE_TRAINING.encode_batch(flat):
+            writer.write(record)
+    reader = BatchReader(
+        RecordSet([path]),
+        spec=CHOICE_TRAINING,
+        lengths={"max_seq_length": S, "num_choices": 3},
+        vocab_size=20,
+        type_vocab_size=2,
+        batch_size=6,
+        indices=lambda _: np.arange(6),
+        positions_kept=lambda _: KEPT,
+    )
+    with tf.Graph().as_default(), tf.Session() as session, user_errors():
+        features = reader.read(tf.constant(0, tf.int64))
+        assert features["input_ids"].shape.as_list() == [6, 3, None]
+        return examples, session.run(features)
+
+
+def test_records_of_several_sequences_are_cut_in_each(tmp_path):
+    examples, batch = choices(tmp_path / "a")
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        np.testing.assert_array_equal(batch[name], examples[name][..., :KEPT])
+    np.testing.assert_array_equal(batch["labels"], examples["labels"])
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "said"),
+    [
+        ("input_ids", (4, 2, 0, 20), "its input_ids contains 20"),
+        ("input_mask", (4, 1, KEPT, 1), f"it has more tokens than the {KEPT}"),
+    ],
+)
+def test_every_sequence_of_a_record_is_checked(tmp_path, name, place, said):
+    with pytest.raises(UserError, match=f"^record 4 of .*{said}"):
+        choices(tmp_path / "a", **{name: place})

@@ -12,7 +12,7 @@ from bert_tf.durable.sealed_json import write_sealed_json
 from bert_tf.model_directory.classes import MULTI_LABEL, SINGLE_LABEL, WORD_LABELS, Classes
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util.errors import UserError
 from tests.helpers.model_records import set_record

@@ -11,7 +11,7 @@ from bert_tf.inference.export import export_saved_model
 from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings
 from bert_tf.serving.load import load_model
 from bert_tf.serving.trained import exportable_of, open_trained
-from bert_tf.tasks.classification.long_texts import LongTexts
+from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.errors import UserError

@@ -5,16 +5,17 @@ import dataclasses
 import pytest
 
 from bert_tf.durable.manifest import read_manifest
+from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.classification.features import feature_stage, sequences_of
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
-from bert_tf.tasks.classification.long_texts import LongTexts
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
-from bert_tf.tasks.classification.text_task import Row
+from bert_tf.tasks.classification.texts import LongTexts, Row
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY
 
+CLASSES = Classes(SINGLE_LABEL, ("a", "b"))
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tWho wrote it?\tAnna.\n" + (
     "0\t3\t4\tThe book by the sea.\tA town\n"
 )
@@ -90,7 +91,7 @@ def test_every_token_is_in_a_window():
 def test_the_records_of_windows_are_counted(tmp_path, tokenizer_files):
     (tmp_path / "t.csv").write_text(f"text,label\nwho,a\n{LONG},b\n")
     texts = read_texts(tmp_path / "t.csv", TableSettings(), flag="f", needs_labels=True)
-    file = texts.with_numbers(own_task(texts.columns, TableSettings(), ("a", "b")))
+    file = texts.with_numbers(own_task(texts.columns, TableSettings(), CLASSES))
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "training": True}
     made = feature_stage(file, long_texts=LongTexts("windows", 2), **options).build(
         tmp_path / "out"
@@ -183,7 +184,7 @@ def classified(path, texts, tokenizer_files, directory, **options):
         "text,label\n" + "".join(f"{text},{'ab'[n % 2]}\n" for n, text in enumerate(texts))
     )
     found = read_texts(path, TableSettings(), flag="f", needs_labels=True)
-    file = found.with_numbers(own_task(found.columns, TableSettings(), ("a", "b")))
+    file = found.with_numbers(own_task(found.columns, TableSettings(), CLASSES))
     common = {"tokenizer_files": tokenizer_files, "max_seq_length": 8, "training": True}
     return feature_stage(file, **common, **options).build(directory)
 

@@ -36,12 +36,12 @@ def test_submissions(name):
 @pytest.mark.parametrize("task", GLUE_TASKS.values(), ids=GLUE_TASKS)
 def test_rows_are_consistent(task):
     assert set(task.metrics) <= METRICS.keys()
-    assert bool(task.classes) != (task.lowest < task.highest)
-    assert task.negative in ("", *task.classes)
-    assert set(task.format.other_labels.values()) <= set(task.classes)
+    assert task.is_regression == (task.lowest < task.highest)
+    assert task.negative in ("", *task.classes.labels)
+    assert set(task.other_labels.values()) <= set(task.classes.labels)
     columns = {*task.sentences, task.label}
-    assert set(task.format.other_names.values()) <= columns
-    assert columns <= set(task.format.without_header) or not task.format.without_header
+    assert set(task.other_names.values()) <= columns
+    assert columns <= set(task.without_header) or not task.without_header
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_an_unknown_task_lists_the_known_ones():
 def test_classes_in_the_order_of_a_model():
     task = GLUE_TASKS["mnli"]
     found = task.numbered_as(["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
-    assert found.classes == ("contradiction", "neutral", "entailment")
+    assert found.classes.labels == ("contradiction", "neutral", "entailment")
     # Records hold the numbers of classes, so that they are others.
     assert found.parameters == {"classes": ["contradiction", "neutral", "entailment"]}
-    for others in (["LABEL_0", "LABEL_1", "LABEL_2"], ["neutral"] * 3, [], task.classes):
+    for others in (["LABEL_0", "LABEL_1", "LABEL_2"], ["neutral"] * 3, [], task.classes.labels):
         assert task.numbered_as(others) is task
 
 

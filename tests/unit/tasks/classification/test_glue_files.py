@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_tf.tasks.classification.glue import GLUE_TASKS, find_split, read_glue
-from bert_tf.tasks.classification.text_task import Row
+from bert_tf.tasks.classification.texts import Row
 from bert_tf.util.errors import UserError
 
 # The columns that MNLI's and XNLI's files have between those that are read.
@@ -59,7 +59,7 @@ def read_file(
     path = tmp_path / "some.tsv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     task = GLUE_TASKS[name]
-    if task.sets.part_column:
+    if task.part_column:
         task = task.in_languages(languages, trained or languages[0])
     return read_glue(task, path, flag=flag, needs_labels=needs_labels)
 
@@ -238,8 +238,8 @@ def place_of_label(name):
     """The column of the labels."""
     task = GLUE_TASKS[name]
     header = FILES[name].lstrip("\ufeff").partition("\n")[0].split("\t")
-    if task.format.without_header:
-        return task.format.without_header.index(task.label)
+    if task.without_header:
+        return task.without_header.index(task.label)
     return next(n for n, column in enumerate(header) if column in (task.label, "Label"))
 
 
@@ -253,7 +253,7 @@ def test_every_task_refuses_bad_files(tmp_path, name):
         ("", True, "some.tsv is empty"),
         (FILES[name].encode() + b"\xe9", True, "line \\d+ of .*some.tsv is not UTF-8"),
     ]
-    if not task.format.without_header:
+    if not task.without_header:
         no_rows = "has no rows in this language" if name == "xnli" else "has no examples"
         cases += [
             (changed(name, 0, label, "x"), True, f"line 1 of .* has no column '{task.label}'"),

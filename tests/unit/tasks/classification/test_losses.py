@@ -9,14 +9,10 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from bert_tf.tasks.classification.losses import (
-    ClassificationLoss,
-    balanced_weights,
-    best_constant,
-    rating_unit,
-)
-from bert_tf.tasks.classification.text_task import Row, TextFile, TextTask
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.tasks.classification.run import balanced_weights, best_constant, rating_unit
+from bert_tf.tasks.classification.task import ClassificationLoss
+from bert_tf.tasks.classification.texts import Row, TextFile, TextTask
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(16, 5)).astype(np.float32) * 3
@@ -82,7 +78,8 @@ def test_ratings():
 
 
 def file_with(labels, multi_label=False):
-    task = TextTask("t", "text", None, "label", (), ("a", "b", "c"), multi_label=multi_label)
+    kind = MULTI_LABEL if multi_label else SINGLE_LABEL
+    task = TextTask("t", "text", None, "label", (), Classes.of_texts(kind, ("a", "b", "c")))
     return TextFile(Path("t.csv"), task, [Row("text", None, label) for label in labels])
 
 
@@ -145,7 +142,7 @@ def test_the_best_constant_answer_with_balanced_weights_is_even(labels, best):
 
 
 def rated(*ratings):
-    task = TextTask("t", "text", None, "label", (), (), highest=5.0)
+    task = TextTask("t", "text", None, "label", (), Classes(REGRESSION), highest=5.0)
     return TextFile(Path("t.csv"), task, [Row("text", None, rating) for rating in ratings])
 
 

@@ -29,8 +29,8 @@ def texts_of(path, needs_labels=True, **settings):
 def file_of(path, **settings):
     texts = texts_of(path, **settings)
     chosen = TableSettings(**settings)
-    classes = () if chosen.regression else texts.classes()
-    return texts.with_numbers(own_task(texts.columns, chosen, classes))
+    names = () if chosen.regression else texts.classes()
+    return texts.with_numbers(own_task(texts.columns, chosen, Classes.of_texts(chosen.kind, names)))
 
 
 def labels_of(file):
@@ -39,20 +39,20 @@ def labels_of(file):
 
 def test_classes_are_named_and_ordered(tmp_path):
     file = file_of(written(tmp_path, "text,label\na,spam\nb,ham\nc,spam\n"))
-    assert file.task.classes == ("ham", "spam")
+    assert file.task.classes.labels == ("ham", "spam")
     assert labels_of(file) == [1, 0, 1]
-    assert file.task.kind == SINGLE_LABEL
+    assert file.task.classes.kind == SINGLE_LABEL
 
 
 def test_whole_numbers_are_ordered_as_numbers(tmp_path):
     file = file_of(written(tmp_path, "text,label\na,10\nb,9\nc,-1\n"))
-    assert file.task.classes == ("-1", "9", "10")
+    assert file.task.classes.labels == ("-1", "9", "10")
 
 
 def test_the_order_of_equal_numbers_is_the_same_in_every_process(tmp_path):
     names = ("+1", "0001", "001", "01", "1")
     file = file_of(written(tmp_path, "text,label\n" + "".join(f"a,{name}\n" for name in names)))
-    assert file.task.classes == names
+    assert file.task.classes.labels == names
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_order_of_equal_numbers_is_the_same_in_every_process(tmp_path):
 )
 def test_labels_that_are_not_text(tmp_path, rows, classes):
     lines = "\n".join(json.dumps({"text": "a", "label": label}) for label in rows)
-    assert file_of(written(tmp_path, lines, "t.jsonl")).task.classes == classes
+    assert file_of(written(tmp_path, lines, "t.jsonl")).task.classes.labels == classes
 
 
 def test_columns_are_found_or_given(tmp_path):
@@ -91,8 +91,8 @@ def test_several_labels(tmp_path):
     content = ["1\t2", "a\t27,4\nb\t\nc\t4\n"][1]
     path = written(tmp_path, content, "t.tsv")
     file = file_of(path, has_header=False, text_column="1", label_column="2", multi_label=True)
-    assert file.task.kind == MULTI_LABEL
-    assert file.task.classes == ("4", "27")
+    assert file.task.classes.kind == MULTI_LABEL
+    assert file.task.classes.labels == ("4", "27")
     assert labels_of(file) == [(0, 1), (), (0,)]
     assert file.task.num_targets == 2
 
@@ -100,13 +100,13 @@ def test_several_labels(tmp_path):
 def test_several_labels_in_json_are_a_list(tmp_path):
     lines = '{"text": "a", "labels": ["x, y", "z"]}\n{"text": "b", "labels": []}\n'
     file = file_of(written(tmp_path, lines, "t.jsonl"), multi_label=True)
-    assert file.task.classes == ("x, y", "z")
+    assert file.task.classes.labels == ("x, y", "z")
     assert labels_of(file) == [(0, 1), ()]
 
 
 def test_ratings(tmp_path):
     file = file_of(written(tmp_path, "text,label\na,-1.5\nb,1e3\n"), regression=True)
-    assert file.task.kind == REGRESSION
+    assert file.task.classes.kind == REGRESSION
     assert labels_of(file) == [-1.5, 1000]
 
 
@@ -193,7 +193,7 @@ def test_classes_that_look_like_ratings(names, found):
 
 def test_an_unknown_label_in_the_development_file(tmp_path):
     texts = texts_of(written(tmp_path, "text,label\na,x\nb,new\n"))
-    task = own_task(texts.columns, TableSettings(), ("x", "y"))
+    task = own_task(texts.columns, TableSettings(), Classes(SINGLE_LABEL, ("x", "y")))
     with pytest.raises(
         UserError, match=r"line 3 of .*label 'new', which the model does not know; .*'x', 'y'"
     ):

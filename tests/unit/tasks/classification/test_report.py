@@ -9,7 +9,7 @@ import pytest
 from bert_tf.tasks.classification.answers import Answers, scores
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.report import write_report
-from bert_tf.tasks.classification.text_task import Row, TextFile
+from bert_tf.tasks.classification.texts import Row, TextFile
 from tests.helpers.pages import charts_of
 
 LONGEST_LABEL = 40  # characters of a vertical label that fit beside a chart
@@ -17,8 +17,8 @@ LONGEST_LABEL = 40  # characters of a vertical label that fit beside a chart
 
 def page_of(task, logits, labels, directory):
     rows = [Row("a", "b", label) for label in labels]
-    answers = Answers(GLUE_TASKS[task], np.array(logits, np.float32))
-    results = scores(answers, np.array(labels))
+    answers = Answers(GLUE_TASKS[task].classes, np.array(logits, np.float32))
+    results = scores(GLUE_TASKS[task], answers, np.array(labels))
     file = TextFile(Path("dev.tsv"), GLUE_TASKS[task], rows)
     write_report(directory, file, answers, results)
     return (directory / "report.html").read_text(encoding="utf-8")

@@ -26,10 +26,13 @@ from bert_tf.tasks.classification.flags import (
     define_classification_flags,
 )
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
-from bert_tf.tasks.classification.losses import balanced_weights, best_constant
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
-from bert_tf.tasks.classification.run import TextClassification
-from bert_tf.tasks.classification.text_task import Part
+from bert_tf.tasks.classification.run import (
+    TextClassification,
+    balanced_weights,
+    best_constant,
+)
+from bert_tf.tasks.classification.texts import Part
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.glue_files import write_data
@@ -234,10 +237,14 @@ def test_a_new_head_starts_from_the_best_constant_answer(start, tmp_path):
     assert bias == best_constant(train, balanced_weights(train))
 
 
+def scores_of(name, logits, labels):
+    return scores(GLUE_TASKS[name], Answers(GLUE_TASKS[name].classes, logits), labels)
+
+
 def test_scores_of_classes():
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-800.0, 800.0]], np.float32)
     labels = np.array([0.0, 1.0, 1.0, 0.0])
-    found = scores(Answers(GLUE_TASKS["mrpc"], logits), labels)
+    found = scores_of("mrpc", logits, labels)
     chosen = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(3))]
     # The last probability underflows in float64, but its logarithm does not.
     loss = (1600 - np.log(chosen).sum()) / 4
@@ -245,8 +252,7 @@ def test_scores_of_classes():
 
 
 def test_scores_of_a_regression():
-    answers = Answers(GLUE_TASKS["sts-b"], np.array([[1.0], [4], [3]]))
-    found = scores(answers, np.array([1.0, 2.0, 4.0]))
+    found = scores_of("sts-b", np.array([[1.0], [4], [3]]), np.array([1.0, 2.0, 4.0]))
     assert found["eval_spearman"] == pytest.approx(0.5)
     assert found["eval_pearson"] == pytest.approx(np.corrcoef([1, 2, 4], [1, 4, 3])[0, 1])
     assert found["eval_loss"] == pytest.approx(5 / 3)
@@ -256,9 +262,10 @@ def test_scores_of_a_regression():
 
 def test_files_of_classes(tmp_path):
     logits = np.log(np.array([[0.25, 0.75], [0.9, 0.1]]))
-    answers = Answers(GLUE_TASKS["cola"], logits)
+    task = GLUE_TASKS["cola"]
+    answers = Answers(task.classes, logits)
     write_probabilities(answers, tmp_path / "test_results.tsv")
-    write_predictions(answers, tmp_path / "predictions.tsv")
+    write_predictions(task, answers, tmp_path / "predictions.tsv")
     lines = (tmp_path / "test_results.tsv").read_text().splitlines()
     found = [[float(number) for number in line.split("\t")] for line in lines]
     np.testing.assert_allclose(found, [[0.25, 0.75], [0.9, 0.1]])
@@ -266,9 +273,10 @@ def test_files_of_classes(tmp_path):
 
 
 def test_files_of_a_regression(tmp_path):
-    answers = Answers(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1], [5.2]]))
+    task = GLUE_TASKS["sts-b"]
+    answers = Answers(task.classes, np.array([[2.5004], [-0.1], [5.2]]))
     write_probabilities(answers, tmp_path / "test_results.tsv")
-    write_predictions(answers, tmp_path / "predictions.tsv")
+    write_predictions(task, answers, tmp_path / "predictions.tsv")
     assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n5.2\n"
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\t2.500", "1\t0.000", "2\t5.000"]
@@ -279,9 +287,11 @@ def test_predicted_labels_are_read_back_with_the_flags_of_the_training_file(tmp_
     path.write_text('text,label\na,"Doe, A;Roe, B"\nb,\n')
     settings = TableSettings(multi_label=True, label_separator=";")
     texts = read_texts(path, settings, flag="train_file", needs_labels=True)
-    file = texts.with_numbers(own_task(texts.columns, settings, texts.classes()))
+    classes = Classes.of_texts(settings.kind, texts.classes())
+    file = texts.with_numbers(own_task(texts.columns, settings, classes))
     predicted = tmp_path / "predictions.csv"
-    write_own_predictions(file, Answers(file.task, np.array([[1.0, 1.0], [-1.0, -1.0]])), predicted)
+    answers = Answers(file.task.classes, np.array([[1.0, 1.0], [-1.0, -1.0]]))
+    write_own_predictions(file, answers, predicted)
     columns = dataclasses.replace(settings, label_column="prediction")
     again = read_texts(predicted, columns, flag="eval_file", needs_labels=True)
     assert [example.label for example in again.examples] == [("Doe, A", "Roe, B"), ()]
@@ -307,14 +317,18 @@ def test_f1_without_the_negative_class():
     logits, labels = rng.normal(size=(200, 6)), rng.integers(0, 6, 200)
     logits[np.arange(200), labels] += 1
     predicted = logits.argmax(axis=1)
-    found = scores(Answers(GLUE_TASKS["chemprot"], logits), labels)
+    found = scores_of("chemprot", logits, labels)
     micro = f1_score(labels, predicted, labels=range(5), average="micro")
     assert found["eval_micro_f1"] == pytest.approx(micro)
     assert found["eval_accuracy"] == accuracy_score(labels, predicted)
-    own = own_task(("text", None, "label"), TableSettings(negative_label="b"), "abcdef")
+    own = own_task(
+        ("text", None, "label"),
+        TableSettings(negative_label="b"),
+        Classes(SINGLE_LABEL, tuple("abcdef")),
+    )
     assert own.metrics[0] == "micro_f1"
     others = [0, 2, 3, 4, 5]
-    found = scores(Answers(own, logits), labels)
+    found = scores(own, Answers(own.classes, logits), labels)
     for average in ("micro", "macro"):
         expected = f1_score(labels, predicted, labels=others, average=average)
         assert found[f"eval_{average}_f1"] == pytest.approx(expected)

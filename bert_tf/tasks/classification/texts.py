@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
+from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.text.tokenizer import kept_counts, windows_of
 
 # Metrics of ratings (``metrics.METRICS``).
 CORRELATIONS = ("spearman", "pearson")
@@ -15,6 +18,11 @@ OF_RATINGS = (*CORRELATIONS, "mean_absolute_error", "root_mean_squared_error")
 
 # A class's number or a rating; or the numbers of all classes of a text, ascending.
 Label = Union[float, tuple[int, ...]]
+Tokens = Sequence[int]
+
+_NO_OR_YES = Classes(SINGLE_LABEL, ("0", "1"))
+
+HEAD, TAIL, HEAD_TAIL, WINDOWS = "head", "tail", "head_tail", "windows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +34,7 @@ class TextTask:
       first, second: columns of the sentences; ``second`` is None for single sentences.
       label: column of the labels; None if there is none.
       metrics: names in ``metrics.METRICS``; checkpoints are compared by the first one.
-      classes: the labels, in the order of their class numbers; () for a regression.
-      multi_label: whether a text may have several classes, or none.
+      classes: the kind of the labels, and the classes in the order of their numbers.
       negative: the class that is left out of F1, "" if none is.
       lowest, highest: the range of a regression's labels.
       stage: the stage that makes its records, for manifests.
@@ -39,8 +46,7 @@ class TextTask:
     second: str | None
     label: str | None
     metrics: tuple[str, ...]
-    classes: tuple[str, ...] = ("0", "1")
-    multi_label: bool = False
+    classes: Classes = _NO_OR_YES
     negative: str = ""
     lowest: float = 0.0
     highest: float = 0.0
@@ -50,34 +56,22 @@ class TextTask:
     @property
     def is_regression(self) -> bool:
         """Whether the task predicts a number instead of a class."""
-        return not self.classes
+        return self.classes.kind == REGRESSION
 
     @property
-    def kind(self) -> str:
-        """SINGLE_LABEL, MULTI_LABEL or REGRESSION."""
-        if self.is_regression:
-            return REGRESSION
-        return MULTI_LABEL if self.multi_label else SINGLE_LABEL
-
-    @property
-    def num_outputs(self) -> int:
-        """The number of a network's outputs per example."""
-        return len(self.classes) or 1
+    def multi_label(self) -> bool:
+        """Whether a text may have several classes, or none."""
+        return self.classes.kind == MULTI_LABEL
 
     @property
     def num_targets(self) -> int:
         """Values of an example's label in a record."""
-        return self.num_outputs if self.multi_label else 1
+        return self.classes.num_outputs if self.multi_label else 1
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The columns of the sentences."""
         return (self.first,) if self.second is None else (self.first, self.second)
-
-    @property
-    def stored_classes(self) -> Classes:
-        """What is stored with a model of this task."""
-        return Classes.of_texts(self.kind, self.classes)
 
 
 class Row(NamedTuple):
@@ -107,8 +101,9 @@ class Part(NamedTuple):
     rows: slice
 
     def named(self, name: str) -> str:
-        """The name of a score or a file (without its suffix) for this part."""
-        return f"{name}_{self.name}" if self.name else name
+        """The name of a score or a file for this part; a file's suffix stays at the end."""
+        stem, dot, suffix = name.partition(".")
+        return f"{stem}_{self.name}{dot}{suffix}" if self.name else name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,3 +139,70 @@ class TextFile:
         """The names of its metrics among the results of an evaluation."""
         metrics = self.task.metrics
         return [part.named(f"eval_{name}") for part in self.parts for name in metrics]
+
+    @property
+    def ratings(self) -> list[float]:
+        """The labels of a regression; empty for classes."""
+        if not self.task.is_regression:
+            return []
+        labels = (row.label for row in self.rows)
+        return [label for label in labels if label is not None and not isinstance(label, tuple)]
+
+    @property
+    def class_counts(self) -> list[int]:
+        """The number of texts of each class."""
+        counts: Counter[int] = Counter()
+        for row in self.rows:
+            counts.update(row.label if isinstance(row.label, tuple) else [int(row.label or 0)])
+        return [counts[number] for number in range(len(self.task.classes.labels))]
+
+
+@dataclasses.dataclass(frozen=True)
+class LongTexts(Settings):
+    """What becomes of texts with more tokens than a sequence has room for."""
+
+    long_texts: str = setting(
+        HEAD,
+        "What is read of a text over --max_seq_length: its head, its tail, head_tail (a quarter of "
+        "the tokens from its beginning, the rest from its end), or all of it in windows, whose "
+        "predictions are averaged.",
+        choices=(HEAD, TAIL, HEAD_TAIL, WINDOWS),
+        of_model=True,
+    )
+    doc_stride: int = setting(
+        128,
+        "Tokens between the starts of a long text's windows.",
+        bounds=AT_LEAST_ONE,
+        of_model=True,
+    )
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What decides records besides the defaults, for manifests."""
+        if self.long_texts == HEAD:
+            return {}
+        stride = {"doc_stride": self.doc_stride} if self.long_texts == WINDOWS else {}
+        return {"long_texts": self.long_texts, **stride}
+
+    def cut(self, parts: Sequence[Tokens], room: int) -> list[list[Tokens]]:
+        """The tokens of each sequence that one or two texts become; WINDOWS is for one text.
+
+        Of two texts, the longer one gets shorter until both fit, as in google-research/bert. The
+        quarter of HEAD_TAIL is that of Sun et al. 2019, "How to Fine-Tune BERT for Text
+        Classification?", section 5.3.1: 128 of 510 tokens.
+        """
+        if self.long_texts == WINDOWS and len(parts) == 1:
+            [part] = parts
+            windows = windows_of(len(part), room, self.doc_stride) or [(0, 0)]
+            return [[part[first : first + length]] for first, length in windows]
+        counts = kept_counts([len(part) for part in parts], room)
+        return [[self._kept(part, count) for part, count in zip(parts, counts)]]
+
+    def _kept(self, part: Tokens, count: int) -> Tokens:
+        if count == len(part):
+            return part
+        first = {TAIL: 0, HEAD_TAIL: count // 4}.get(self.long_texts, count)
+        return [*part[:first], *part[len(part) - (count - first) :]]
+
+
+CUT_OFF = LongTexts()
