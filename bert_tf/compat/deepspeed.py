@@ -34,18 +34,24 @@ _SIZES = (
 # Reason -> settings without a counterpart, by the beginning of their path.
 _REASONS = {
     "determined by the records' vocabulary": (
-        "bert_model_config.vocab_size_or_config_json_file bert_token_file"
+        "bert_model_config.vocab_size_or_config_json_file bert_token_file --do_lower_case"
     ),
-    "records are given by --input_file": "data",
-    "held-out records are given by --eval_file, with --do_eval": "validation",
+    "give TFRecords with --input_file; other records are not read": (
+        "data --data_path_prefix --use_nvidia_dataset"
+    ),
+    "give held-out records with --eval_file and --do_eval": (
+        "validation --validation_data_path_prefix"
+    ),
     "for another sequence length": "mixed_seq_training",
     "counts shards of data there; the length is given in updates": "training.num_epochs",
     "reading does not need this setting": "training.num_workers training.async_worker",
     "--init_checkpoint gives the initial weights": "bert_model_file",
+    "the newest checkpoint of --init_checkpoint is used": "--load_checkpoint_id",
     "the name of --output_dir is enough": "name",
     "--display_loss_steps follows from --print_steps": "steps_per_print",
-    "gradients are always divided by the number of ranks before the sum": "prescale_gradients",
-    "gradients are divided by the number of ranks before the sum": "gradient_predivide_factor",
+    "gradients are always divided by the number of ranks before the sum": (
+        "prescale_gradients gradient_predivide_factor"
+    ),
     "pre-training has full gradients of the word table": "sparse_gradients",
     "benchmarks measure the parts of an update": "wall_clock_breakdown --wall_clock_breakdown",
     "--dry_run shows an estimate": "memory_breakdown",
@@ -61,23 +67,17 @@ _REASONS = {
         "zero_optimization zero_allow_untested_optimizer"
     ),
     "--amp is this toolkit's precision policy, not Apex's": "amp",
-    "a switch of the launcher": "--deepspeed --deepscale",
-    "start ranks with mpirun and --horovod": "--deepspeed_mpi --local_rank",
+    "start ranks with mpirun and --horovod": "--deepspeed --deepscale --deepspeed_mpi --local_rank",
     "--native_ops on CPUs": "--deepspeed_transformer_kernel",
     "a setting of CUDA kernels; --recompute saves memory here": (
         "--stochastic_mode --attention_dropout_checkpoint --normalize_invertible --gelu_checkpoint"
     ),
-    "give records with --input_file; those of DeepSpeed are not read": "--data_path_prefix",
-    "give held-out records with --eval_file": "--validation_data_path_prefix",
-    "give TFRecords with --input_file; HDF5 files are not read": "--use_nvidia_dataset",
-    "determined by the vocabulary": "--do_lower_case",
     "there are no shards that a run could leave early": "--max_steps_per_epoch",
     "--save_checkpoints_steps and --keep_checkpoint_max determine what is kept": "--ckpt_to_save",
-    "the newest checkpoint of --init_checkpoint is used": "--load_checkpoint_id",
     "has no effect there": "--refresh_bucket_size",
     "the DeepSpeed configuration sets it": (
-        "--train_batch_size --gradient_accumulation_steps --max_grad_norm --fp16 "
-        "--loss_scale --use_lamb --max_lamb --min_lamb"
+        "--train_batch_size --gradient_accumulation_steps --max_grad_norm --fp16 --loss_scale "
+        "--use_lamb --max_lamb --min_lamb"
     ),
     "always on with accumulation": "--delay_allreduce",
 }
