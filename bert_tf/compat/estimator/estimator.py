@@ -17,6 +17,11 @@ from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.saved_model.model_utils import (
+    build_all_signature_defs,
+    get_temp_export_dir,
+    get_timestamped_export_dir,
+)
 
 from bert_tf.compat.estimator import export
 from bert_tf.compat.estimator.spec import (
@@ -308,23 +313,44 @@ class Estimator:
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
-        See :func:`bert_tf.compat.estimator.export.write` for the arguments. The default checkpoint
-        is the newest; raises ValueError if there is none.
+        Args:
+          export_dir_base: where to make a directory that is named after the time.
+          assets_extra: files to copy, by their paths below ``assets.extra``.
+          as_text: whether to write the graph as text.
+
+        Raises ValueError if there is no checkpoint.
         """
         checkpoint = checkpoint_path or self._require_checkpoint()
+        version = get_timestamped_export_dir(os.fspath(export_dir_base))
+        temporary = get_temp_export_dir(version)  # servers only look for numbers
         with self._new_graph():
             receiver = serving_input_receiver_fn()
             spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
             _check_weights(checkpoint)
-            return export.write(
-                export_dir_base,
-                receiver,
-                spec,
-                checkpoint=checkpoint,
-                session_config=self._config.session_config,
-                assets_extra=assets_extra or {},
-                as_text=as_text,
-            )
+            signatures = build_all_signature_defs(receiver.receiver_tensors, spec.export_outputs)
+            local_init_op = spec.scaffold.local_init_op
+            if local_init_op is None:
+                local_init_op = tf.train.Scaffold.default_local_init_op()
+            saver = spec.scaffold.saver or tf.train.Saver(sharded=True)
+            with tf.Session(config=self._config.session_config) as session:
+                saver.restore(session, checkpoint)
+                builder = tf.saved_model.Builder(temporary)
+                builder.add_meta_graph_and_variables(
+                    session,
+                    [tf.saved_model.SERVING],
+                    signature_def_map=signatures,
+                    assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
+                    main_op=local_init_op,
+                    saver=saver,
+                    strip_default_attrs=True,
+                )
+        builder.save(as_text)
+        for relative, source in (assets_extra or {}).items():
+            target = os.path.join(os.fsdecode(temporary), "assets.extra", relative)
+            tf.gfile.MakeDirs(os.path.dirname(target))
+            tf.gfile.Copy(source, target)
+        tf.gfile.Rename(temporary, version)
+        return version
 
     def _require_checkpoint(self) -> str:
         checkpoint = self.latest_checkpoint()

@@ -1,28 +1,20 @@
-"""Writes an Estimator's model as a SavedModel, with the outputs that TensorFlow has for it.
+"""Inputs and outputs of exported models, like ``tf.estimator.export``.
 
-Names and meaning follow ``tf.estimator.export``. Outputs and signatures come from the modules of
-TensorFlow that ``tf.estimator`` itself is built on; what describes the inputs left with it.
+Outputs come from the modules of TensorFlow that ``tf.estimator`` itself is built on; what describes
+the inputs left with it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.saved_model.model_utils import (
-    build_all_signature_defs,
-    get_temp_export_dir,
-    get_timestamped_export_dir,
-)
 from tensorflow.python.saved_model.model_utils.export_output import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,
 )
-
-from bert_tf.compat.estimator.spec import EstimatorSpec
 
 __all__ = [
     "ClassificationOutput",
@@ -97,52 +89,3 @@ def build_parsing_serving_input_receiver_fn(
         return ServingInputReceiver(features, {"examples": examples})
 
     return serving_input_receiver_fn
-
-
-def write(
-    base: str | bytes | os.PathLike,
-    receiver: ServingInputReceiver,
-    spec: EstimatorSpec,
-    *,
-    checkpoint: str,
-    session_config: tf.ConfigProto,
-    assets_extra: Mapping[str, str],
-    as_text: bool,
-) -> bytes:
-    """Writes the model in the current graph to a directory in ``base`` named after the time.
-
-    Args:
-      receiver: the inputs.
-      spec: the graph, in mode PREDICT.
-      checkpoint: the weights, which are read in a session with ``session_config``.
-      assets_extra: files to copy, by their paths below ``assets.extra``.
-      as_text: whether to write the graph as text.
-
-    Returns the path of the directory.
-    """
-    version = get_timestamped_export_dir(os.fspath(base))
-    temporary = get_temp_export_dir(version)  # servers only look for numbers
-    signatures = build_all_signature_defs(receiver.receiver_tensors, spec.export_outputs)
-    local_init_op = spec.scaffold.local_init_op
-    if local_init_op is None:
-        local_init_op = tf.train.Scaffold.default_local_init_op()
-    saver = spec.scaffold.saver or tf.train.Saver(sharded=True)
-    with tf.Session(config=session_config) as session:
-        saver.restore(session, checkpoint)
-        builder = tf.saved_model.Builder(temporary)
-        builder.add_meta_graph_and_variables(
-            session,
-            [tf.saved_model.SERVING],
-            signature_def_map=signatures,
-            assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
-            main_op=local_init_op,
-            saver=saver,
-            strip_default_attrs=True,
-        )
-    builder.save(as_text)
-    for relative, source in assets_extra.items():
-        target = os.path.join(os.fsdecode(temporary), "assets.extra", relative)
-        tf.gfile.MakeDirs(os.path.dirname(target))
-        tf.gfile.Copy(source, target)
-    tf.gfile.Rename(temporary, version)
-    return version
