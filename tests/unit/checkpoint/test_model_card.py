@@ -103,7 +103,7 @@ def test_without_records_a_card_has_only_the_network(tmp_path, class_name, task)
     assert card.data.base_model is None
     lines = card.text.splitlines()
     assert [line for line in lines if line.startswith("## ")] == ["## Network"]
-    assert any("aggregation\\_strategy" in line for line in lines) == (
+    assert any("aggregation_strategy" in line for line in lines) == (
         class_name == "BertForTokenClassification"
     )
 
