@@ -35,7 +35,7 @@ def run() -> None:
 
     from benchmarks.communication import case_graphs
     from bert_tf.ranks.connect import connect
-    from bert_tf.tuning.choice import choose
+    from bert_tf.tuning.arithmetic import choose
 
     values = flags.FLAGS
     start_tensorflow()

@@ -17,6 +17,7 @@ from tools.flag_reference import ROOT, as_markdown, output_argument, write_if_ch
 # Where tasks and exports declare settings; none of these imports TensorFlow.
 _MODULES_OF_TASKS = (
     *("settings.py", "replaced_tokens/objective.py", "tagging/flags.py"),
+    "multiple_choice/flags.py",
     *("classification/flags.py", "classification/own_files.py", "classification/texts.py"),
 )
 

@@ -20,8 +20,7 @@ from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.single import SingleProcess
-from bert_tf.tuning.choice import Choice
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import Arithmetic, SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import LossScale
@@ -36,7 +35,7 @@ def build_cases(
     job: StepJob,
     ranks: SingleProcess,
     *,
-    choice: Choice,
+    choice: Arithmetic,
     horovod: bool,
 ) -> dict[Case, tf.Operation]:
     """Adds the cases and the network's variables to the current graph.

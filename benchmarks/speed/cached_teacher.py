@@ -24,9 +24,8 @@ from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.tuning.choice import reason_against_native_ops
+from bert_tf.tuning.arithmetic import SessionSettings, reason_against_native_ops, session_config
 from bert_tf.tuning.hardware import probe_hardware
-from bert_tf.tuning.session import SessionSettings, session_config
 
 EPOCHS = 3  # as in the published run
 TARGETS = 16

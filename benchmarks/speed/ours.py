@@ -21,8 +21,7 @@ from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tuning.choice import choose
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, choose, session_config
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for

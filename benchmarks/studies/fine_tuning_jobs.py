@@ -12,7 +12,7 @@ from bert_tf.model_directory.classes import Classes
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.own_files import TableSettings, own_task, read_texts
 from bert_tf.tasks.classification.texts import TextFile
-from bert_tf.tasks.tagging.formats import TaggedFile, read_tagged
+from bert_tf.tasks.tagging.files import TaggedFile, read_tagged
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json
 

@@ -36,11 +36,17 @@ class Turns:
 
     def __init__(self, session: tf.Session, outputs: Any, features: Any, directory: Path) -> None:
         """``outputs`` belong to the update for ``features``; summaries go to ``directory``."""
-        from bert_tf.train.hooks import NonFiniteGuard
-        from bert_tf.train.layer_summaries import LayerSummaries
+        from bert_tf.diagnose.guard import NonFiniteGuard
+        from bert_tf.diagnose.layer_summaries import LayerSummaries
         from bert_tf.train.run_log import RunLog
 
-        guard = NonFiniteGuard(outputs, limit=1, features=features, explain=self._fail)
+        job = types.SimpleNamespace(
+            arithmetic=types.SimpleNamespace(scales_loss=False),
+            settings=types.SimpleNamespace(
+                recovery=types.SimpleNamespace(max_skipped_updates=None)
+            ),
+        )
+        guard = NonFiniteGuard(outputs, job, network=None, features=features)
         summaries = LayerSummaries(outputs, every_steps=1, log=RunLog(directory))
         self._hooks = {PLAIN: [], WITH_BATCH: [guard], WITH_SUMMARY: [guard, summaries]}
         self._session, self._outputs = session, outputs
@@ -54,13 +60,15 @@ class Turns:
         hooks = self._hooks[variant]
         fetches = [hook.before_run(self._context).fetches for hook in hooks]
         plain = {"is_finite": self._outputs.is_finite, "norm": self._outputs.gradient_norm}
-        _, _, *found = self._session.run([self._outputs.train_op, plain, *fetches])
+        _, results, *found = self._session.run([self._outputs.train_op, plain, *fetches])
+        if not results["is_finite"]:
+            self._fail()
         for hook, results in zip(hooks, found):
             hook.after_run(self._context, types.SimpleNamespace(results=results))
         return time.perf_counter() - started
 
-    def _fail(self, *_: object) -> Exception:
-        return ValueError("an update was skipped, so the times are meaningless")
+    def _fail(self) -> None:
+        raise ValueError("an update was skipped, so the times are meaningless")
 
 
 def measure() -> Iterator[Result]:
@@ -72,7 +80,7 @@ def measure() -> Iterator[Result]:
     from bert_tf.model.task import create_network
     from bert_tf.ranks.single import SingleProcess
     from bert_tf.tasks.pretraining.task import PretrainingTask
-    from bert_tf.tuning.session import SessionSettings, session_config
+    from bert_tf.tuning.arithmetic import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan
     from bert_tf.update.kernels import kernels_for
     from bert_tf.update.loss_scale import LossScale

@@ -143,9 +143,9 @@ PUBLISHED = (
 
 def parameters_of(network: BertConfig) -> int:
     """Number of weights in a network with its pre-training heads."""
-    from bert_tf.tasks.pretraining.graph import pretraining_specs
+    from bert_tf.tasks.pretraining.task import PretrainingTask
 
-    return sum(math.prod(spec.shape) for spec in pretraining_specs(network))
+    return sum(math.prod(spec.shape) for spec in PretrainingTask(network).specs())
 
 
 def print_efficiencies() -> Iterator[Result]:

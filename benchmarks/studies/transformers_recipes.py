@@ -24,7 +24,7 @@ from bert_tf.tasks.classification.answers import Answers, labels_of, scores
 from bert_tf.tasks.classification.metrics import best_threshold
 from bert_tf.tasks.classification.texts import TextFile
 from bert_tf.tasks.tagging.chunks import count_entities, total
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
+from bert_tf.tasks.tagging.files import Sentence, TaggedFile
 
 _CLIP_NORM = 1.0  # the Trainer's
 _PREDICT_BATCH_SIZE = 8  # the Trainer's

@@ -46,7 +46,7 @@ class Definer:
         :class:`Option` that are different in this command.
         """
         for name, option in options_of(kind).items():
-            if name in vars(kind)["__annotations__"] and name not in without:
+            if name in vars(kind).get("__annotations__", {}) and name not in without:
                 declared = option.flag
                 option = dataclasses.replace(option, **changes.get(name, {}))
                 self.option(option)
@@ -148,7 +148,7 @@ def _value_of(flag: flags.Flag, option: Option) -> Any:
     if option.takes_auto and flag.value == AUTO:
         return None
     value = flag.value if option.parse is None else option.parse(flag.value)
-    problem = dataclasses.replace(option, flag=flag.name).problem(value)
+    problem = option.problem(value, flag=flag.name)
     if problem is not None:
         raise UserError(problem)
     return value

@@ -27,12 +27,10 @@ from bert_tf.util.errors import UserError, exit_on_user_error
 
 _WIDTH, _INDENT = 100, 9
 
-# Commands of bert-tf that train, and their scripts.
-_COMMANDS = ("pretrain", "distill", "electra", "squad", "classifier", "ner")
-TRAINING_SCRIPTS = {SCRIPTS[command].file: SCRIPTS[command] for command in _COMMANDS}
+TRAINING_SCRIPTS = {script.file: script for script in SCRIPTS.values() if script.trains}
 _PRETRAINING = "run_pretraining.py"
 _OF_COMMANDS = {
-    **{command: SCRIPTS[command].file for command in _COMMANDS},
+    **{command: script.file for command, script in SCRIPTS.items() if script.trains},
     "classify": "run_classifier.py",  # an older name
 }
 

@@ -74,11 +74,19 @@ class PretrainingScript(Script):
     reads_records = True
 
     def main(self, values: FlagValues) -> None:
-        """Turns flags into the settings of each phase, and runs them."""
-        # Here, since fine-tuning does without it.
-        from bert_tf.tasks.pretraining.phases import train
+        """Turns flags into settings, with --phases those of each phase, and runs them."""
+        if values.phases is None:
+            super().main(values)
+            return
+        from bert_tf.ranks.launched import prepare_process
+        from bert_tf.tasks.pretraining.phases import phases_from_flags
 
-        train(values, self.settings)
+        phases = phases_from_flags(values, self.settings)
+        prepare_process(phases[0].settings.runtime)
+        # TensorFlow reads the environment when it is imported.
+        from bert_tf.tasks.pretraining.phase_runs import run_phases
+
+        run_phases(phases)
 
     def start(self, settings: Any) -> None:
         """Runs a single phase; all objectives have the run of pre-training."""
@@ -104,7 +112,7 @@ SCRIPTS = {
     "distill": PretrainingScript(
         "run_distillation.py",
         "pretraining",
-        "distillation_flags:distillation",
+        "flags:distillation",
         "Pre-trains a smaller BERT with a larger one as its teacher.",
     ),
     "squad": Script(
@@ -124,6 +132,12 @@ SCRIPTS = {
         "tagging",
         "flags:tagging",
         "Fine-tunes BERT to label tokens (NER, POS), predicts labels and scores them.",
+    ),
+    "multiple-choice": Script(
+        "run_multiple_choice.py",
+        "multiple_choice",
+        "flags:choice",
+        "Fine-tunes BERT to choose among answers or endings (SWAG, RACE), chooses and scores.",
     ),
     "evaluate": Script(
         "run_evaluation.py",

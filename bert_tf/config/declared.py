@@ -48,16 +48,21 @@ def setting(default: Any, help_text: str, **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={_OPTION: option})
 
 
-def path_setting(help_text: str, *, flag: str = "", flag_of_file: str = "") -> Any:
+def path_setting(
+    help_text: str, *, flag: str = "", flag_of_file: str = "", or_directory: bool = False
+) -> Any:
     """A field for an optional path, which may differ between hosts.
 
-    If ``flag_of_file`` is given, a value of that flag that is not a file raises UserError.
+    If ``flag_of_file`` is given, a value of that flag that is not a file raises UserError, unless
+    it is a directory and may be one.
     """
 
     def parse(given: str) -> Path | None:
         if not given:
             return None
-        return require_file(given, flag=flag_of_file) if flag_of_file else Path(given)
+        if not flag_of_file or (or_directory and Path(given).is_dir()):
+            return Path(given)
+        return require_file(given, flag=flag_of_file)
 
     name = flag or flag_of_file
     return setting(None, help_text, flag=name, kind=Path, parse=parse, per_host=True)

@@ -323,11 +323,6 @@ class StepSettings(Settings):
         """
         return self.num_train_steps is None
 
-    def scaled_by_ranks(self, *, by_default: bool) -> bool:
-        """Whether the steps of a new run are divided by the number of ranks."""
-        given = self.scale_steps_by_ranks
-        return by_default if given is None else given
-
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationSettings(Settings):
@@ -499,6 +494,15 @@ class LossScaleSettings(Settings):
         if self.minimum > self.initial:
             yield f"{self.given('minimum')} must be at most {self.given('initial')}; lower it."
 
+    def check_unused(self, precision: str) -> None:
+        """Raises UserError if one was given for a run of a ``precision`` that needs none."""
+        for name in ("static", "minimum", "window"):
+            if getattr(self, name) != getattr(type(self), name):
+                raise UserError(
+                    f"{self.given(name)} is for gradients that pass through float16, but with "
+                    f"--precision={precision} none do; drop it or give --precision=fp16."
+                )
+
 
 @dataclasses.dataclass(frozen=True)
 class NumericsSettings(Settings):
@@ -589,6 +593,11 @@ class RuntimeSettings(Settings):
         "less memory, slower steps, the same results.",
     )
     verbose: bool = setting(False, "Show TensorFlow's messages.", per_host=True)
+
+    @property
+    def sends_float16(self) -> bool:
+        """Whether gradients are float16 when ranks exchange them."""
+        return self.library is not None and self.communication.compression == "fp16"
 
     def contradictions(self) -> Iterator[str]:
         """Two compilers, timing-dependent choices of reproducible bits, too short a timeout."""

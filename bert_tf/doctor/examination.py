@@ -7,19 +7,21 @@ from typing import Any, Protocol
 
 from absl import flags
 
+from bert_tf.diagnose.disk import checkpoint_sizes, disk_warning
+from bert_tf.diagnose.memory import MemoryEstimate, free_memory
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.machine import judge_disk, judge_memory
-from bert_tf.doctor.records import judge_records, judge_size_for_gpus, open_records
-from bert_tf.doctor.schedule import judge_updates
+from bert_tf.doctor.judgement import judge_records, judge_updates, open_records
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.ranks.single import PlannedRanks
-from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.execute import DryRun, dry_runs
 from bert_tf.train.job import Job
-from bert_tf.train.memory import free_memory
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.directory_lock import LOCK_NAME, named_holder
 from bert_tf.util.errors import UserError
+
+_TIGHT = 0.9  # fraction of the free memory; the estimate may be 20 % off
+_GIB = 1 << 30
+_FOR_GPUS = 8
 
 
 class Script(Protocol):
@@ -57,7 +59,7 @@ def examine(
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
     settings = findings.attempt("flags", script.settings, values)
     run = settings and findings.attempt("whole run", _dry_run, script, settings, ranks)
-    records = open_records(findings, values) if script.reads_records else []
+    records = open_records(findings, values) if script.reads_records else {}
     judge_records(findings, records, is_new=run is not None and run.job.is_new)
     if run is not None:
         _judge_output(findings, run.job)
@@ -102,7 +104,14 @@ def _judge_model(findings: Findings, job: Job, *, is_pretraining: bool) -> None:
     if files.file is not None:
         findings.fine("vocabulary", f"{files.file} has {files.load().vocab_size:,} entries")
     if job.is_new and is_pretraining:
-        judge_size_for_gpus(findings, job.model.config.vocab_size)
+        size = job.model.config.vocab_size
+        padded = -(-size // _FOR_GPUS) * _FOR_GPUS
+        if padded != size:
+            findings.hint(
+                "vocabulary",
+                f"the network's vocab_size is {size}, not a multiple of {_FOR_GPUS}; GPUs are "
+                f"faster with --vocab_size={padded}, which has no effect on CPUs",
+            )
     elif job.is_new and job.settings.do_train:
         findings.warn(
             "checkpoint",
@@ -129,10 +138,40 @@ def _judge_machine(findings: Findings, run: DryRun) -> None:
     job = run.job
     if run.memory is not None:
         judge_memory(findings, run.memory, free_memory(), has_gpu=job.run.hardware.has_gpu)
-        judge_disk(findings, checkpoint_sizes(job), job.settings.output_dir)
+        sizes = checkpoint_sizes(job)
+        problem = disk_warning(sizes, job.settings.output_dir)
+        if problem is not None:
+            findings.error("disk", problem)
+        else:
+            space = f"checkpoints take up to {sizes.peak / _GIB:.3g} GiB, which are free"
+            findings.fine("disk", space)
     arithmetic = job.arithmetic
     findings.fine("precision", f"{arithmetic.precision}, {arithmetic.kernels.description}")
     findings.fine("whole run", "all checks of the run itself have passed")
+
+
+def judge_memory(
+    findings: Findings, estimate: MemoryEstimate, free: int | None, *, has_gpu: bool
+) -> None:
+    """Compares the estimate for all ranks of a host with the free memory here."""
+    needed = estimate.total * estimate.local_size
+    ranks = f"{estimate.local_size} ranks need" if estimate.local_size > 1 else "the run needs"
+    shown = f"{ranks} about {needed / _GIB:.2f} GiB"
+    if has_gpu or free is None:
+        what = "the GPU's memory" if has_gpu else "this system's free memory"
+        findings.fine("memory", f"{shown}; {what} is not known here, so compare it yourself")
+        return
+    shown += f", {free / _GIB:.2f} GiB are free on this machine"
+    if needed > free:
+        findings.error(
+            "memory",
+            f"{shown}; lower --train_batch_size with more --num_accumulation_steps, or give "
+            "--recompute",
+        )
+    elif needed > _TIGHT * free:
+        findings.warn("memory", f"{shown}, which is tight; the estimate may be 20 % off")
+    else:
+        findings.fine("memory", shown)
 
 
 def _judge_separation(findings: Findings, values: flags.FlagValues) -> None:

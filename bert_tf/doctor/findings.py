@@ -16,10 +16,10 @@ class Findings:
     """Collects notes on a run; of notes with equal sentences, only the worst is kept."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Note] = {}
+        self._notes: dict[str, Note] = {}
 
     def __iter__(self) -> Iterator[Note]:
-        return iter(self._found.values())
+        return iter(self._notes.values())
 
     @property
     def worst(self) -> Grade:
@@ -34,9 +34,9 @@ class Findings:
     def extend(self, notes: Iterable[Note], *, part: str = "") -> None:
         """Adds notes; ``part`` is used for those that have none."""
         for note in notes:
-            other = self._found.get(note.sentence)
+            other = self._notes.get(note.sentence)
             if other is None or other.grade < note.grade:
-                self._found[note.sentence] = note._replace(part=note.part or part)
+                self._notes[note.sentence] = Note(note.grade, note.part or part, note.sentence)
 
     def _add(self, grade: Grade, part: str, sentence: str) -> None:
         self.extend([Note(grade, part, sentence)])

@@ -76,7 +76,7 @@ def stored_classes(
 
     Raises UserError for malformed files, and for a teacher that does not exist.
     """
-    found = None
+    stored = None
     if run.ranks.is_chief:
         weights, teacher = first_weights(run), settings.distillation
         model = ModelDirectory.of(weights) if weights else ModelDirectory()
@@ -86,8 +86,8 @@ def stored_classes(
             taught = ModelDirectory.of(teacher.teacher_checkpoint).classes_of(kinds)
         resumed = model.record if run.start.checkpoint else None
         chosen_on = resumed.chosen_on if resumed else None
-        found = StoredClasses(model.classes_of(kinds), taught, chosen_on)
-    return run.ranks.broadcast(found)
+        stored = StoredClasses(model.classes_of(kinds), taught, chosen_on)
+    return run.ranks.broadcast(stored)
 
 
 def check_taught(
@@ -121,7 +121,7 @@ def check_trained_on(
       same_head: the names of tasks whose head may predict this one.
       advice: further advice for the message, by the name of the other task.
     """
-    source, record = run.start.checkpoint, run.record
+    source, record = run.start.checkpoint, run.start.record
     if source is None and run.settings.start.init_checkpoint and not run.settings.do_train:
         source = run.settings.start.init_checkpoint
         record = ModelDirectory.of(source).run_record

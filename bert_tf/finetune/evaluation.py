@@ -19,8 +19,8 @@ from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.train.evaluation import Figure, Results
 from bert_tf.train.job import RunModel
+from bert_tf.train.progress import prediction_lines
 from bert_tf.train.start_point import find_start
-from bert_tf.train.summary import prediction_lines
 from bert_tf.util.console import say
 from bert_tf.util.progress import Progress
 
@@ -118,14 +118,14 @@ class FileEvaluation:
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._task.unit)
-        found: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        parts: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
         batch_seconds: list[float] = []
         done = 0
         started = previous = time.monotonic()
         for number, batch in enumerate(outputs):
             is_record = self._batches.is_record(number)
             indices = self._batches.indices(number)[is_record]
-            found.append((indices, {name: value[is_record] for name, value in batch.items()}))
+            parts.append((indices, {name: value[is_record] for name, value in batch.items()}))
             on_all_ranks = len(indices) * self._ranks.world_size
             now = time.monotonic()
             if batch_seconds:  # the time of the first batch is mostly spent on building the graph
@@ -135,7 +135,7 @@ class FileEvaluation:
             if progress is not None:
                 progress.advance(on_all_ranks)
         steady_seconds = sum(batch_seconds[1:])
-        everything = [part for rank in self._ranks.gather(found) for part in rank]
+        everything = [part for rank in self._ranks.gather(parts) for part in rank]
         if self._ranks.is_chief:
             for line in prediction_lines(
                 batch_seconds,

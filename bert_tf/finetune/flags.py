@@ -23,7 +23,7 @@ from bert_tf.cli.training_flags import (
 )
 from bert_tf.config.declared import groups_of
 from bert_tf.finetune.settings import DirectorySettings, FinetuningSettings, LayerSettings
-from bert_tf.tasks.distillation.flags import (
+from bert_tf.tasks.distillation.settings import (
     FOR_PRETRAINING,
     define_teacher_flags,
     teacher_settings,

@@ -22,6 +22,8 @@ from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.util.temporary import TemporaryDirectory
 
+_MOST_NAMED = 20  # files, such as a language's
+
 
 @contextlib.contextmanager
 def directory_of_new_records(run: Run, features_dir: Path) -> Iterator[Path]:
@@ -59,16 +61,17 @@ def obtain_records(
     """
     directory = new_records / kind
     if settings.run.dry_run:
-        found = stage.find(settings.features_dir / kind)
-        if all(run.ranks.gather(found is not None)):
+        existing = stage.find(settings.features_dir / kind)
+        if all(run.ranks.gather(existing is not None)):
             directory = settings.features_dir / kind
     run.ranks.once_on_each_host(lambda: stage.build(directory))
     records = stage.open(directory)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    names = " and ".join(source.name for source in stage.sources)
-    run.message(f"{names}: {counts}")
+    first, *others = (source.name for source in stage.sources)
+    names = [first, *others] if len(others) < _MOST_NAMED else [first, f"{len(others):,} others"]
+    run.message(f"{' and '.join(names)}: {counts}")
     return records
 
 
@@ -91,6 +94,11 @@ class BatchOrder(TrainingData):
     seed: int
     by_length: bool
     num_records: int
+
+    @property
+    def most_tokens(self) -> int:
+        """See :class:`bert_tf.train.job.TrainingData`."""
+        return self.max_seq_length * (self.records.num_choices or 1)
 
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """See :class:`bert_tf.train.job.TrainingData`."""

@@ -15,12 +15,12 @@ from bert_tf.finetune.task import SequenceTask
 from bert_tf.model_directory.complete import CompleteModel, complete_model
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.sequences import SequenceRecords
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import CLASSES_DIGEST_KEY, DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import shown
@@ -164,8 +164,8 @@ class Opened:
 
 
 def _digest(records: Mapping[str, SequenceRecords], name: str) -> str:
-    found = records.get(name.removesuffix(f"_{DIGEST_KEY}"))
-    return "none" if found is None else found.digest
+    of_file = records.get(name.removesuffix(f"_{DIGEST_KEY}"))
+    return "none" if of_file is None else of_file.digest
 
 
 def open_run(open_task: OpenTask, settings: FinetuningSettings, run: Run) -> Opened:
@@ -182,16 +182,16 @@ def open_run(open_task: OpenTask, settings: FinetuningSettings, run: Run) -> Ope
         from bert_tf.tasks.distillation.teacher import open_teacher
 
         teacher = open_teacher(settings.distillation, run)
-    found = _open_model(settings, run, teacher)
-    length = run.fit_length(settings.max_seq_length, found.config)
+    complete = _open_model(settings, run, teacher)
+    length = run.fit_length(settings.max_seq_length, complete.config)
     if teacher is not None:
         length = run.fit_length(length, teacher.config, whose="the teacher's")
     task = task.fitted(run, length)
-    network = task.network(found.config)
+    network = task.network(complete.config)
     model = RunModel(
         network,
-        found.vocabulary,
-        tokenizer_files=found.tokenizer_files,
+        complete.vocabulary,
+        tokenizer_files=complete.tokenizer_files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
         ledger=task.ledger,
         classes=task.classes,
@@ -223,14 +223,14 @@ def _open_model(settings: FinetuningSettings, run: Run, teacher: Teacher | None)
         weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
     else:
         files = ModelDirectory() if is_new else ModelDirectory.of(weights)
-    found = complete_model(
+    complete = complete_model(
         files,
         weights,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
-    run.report(found.notes, part="configuration")
-    return found
+    run.report(complete.notes, part="configuration")
+    return complete
 
 
 def first_weights(run: Run) -> str | None:
@@ -261,7 +261,7 @@ def as_stored(
     differing = {n: v for n, v in run.kept.items() if n in asked and asked[n] != v}
     taken = {name: value for name, value in differing.items() if name in defaulted}
     try:
-        found = with_settings_of_model(settings, taken)
+        adopted = with_settings_of_model(settings, taken)
     except UserError as error:
         raise UserError(
             f"the model was trained with {_listed(taken)}, but this command contradicts it: {error}"
@@ -276,7 +276,7 @@ def as_stored(
                 f"{shown(differing[name])}; other commands and load_model predict with that",
                 part="settings",
             )
-    return found
+    return adopted
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -46,17 +46,17 @@ _BERT_SEARCH = "learning_rate=5e-5,3e-5,2e-5;train_batch_size=16,32;num_train_ep
 
 def _search(text: str) -> dict[str, tuple[str, ...]]:
     """Flag -> values, of ``flag=value,value;flag=value,value``."""
-    found: dict[str, tuple[str, ...]] = {}
+    searched: dict[str, tuple[str, ...]] = {}
     for part in (_BERT_SEARCH if text == "bert" else text).split(";") if text else ():
         flag, _, values = (piece.strip() for piece in part.partition("="))
         flag, given = flag.lstrip("-"), tuple(value.strip() for value in values.split(","))
-        if not flag or not all(given) or flag in found or len(set(given)) < len(given):
+        if not flag or not all(given) or flag in searched or len(set(given)) < len(given):
             raise UserError(
                 f"--search={text}: {part.strip() or 'an empty part'} must be a flag with different "
                 "values, such as learning_rate=2e-5,3e-5; flags are separated by semicolons."
             )
-        found[flag] = given
-    return found
+        searched[flag] = given
+    return searched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,18 +200,25 @@ class DirectorySettings(FinetuningSettings):
 
     Attributes:
       data_dir: None if no file of it is needed.
+      train_file, eval_file, predict_file: directories only where the task reads some.
     """
 
     data_dir: Path | None = path_setting("Directory of the files.")
     do_predict: bool = setting(False, "Predict the test set and write the results.")
     train_file: Path | None = path_setting(
-        "Training file instead of the one in --data_dir.", flag_of_file="train_file"
+        "Training file instead of the one in --data_dir.",
+        flag_of_file="train_file",
+        or_directory=True,
     )
     eval_file: Path | None = path_setting(
-        "File to evaluate instead of the one in --data_dir.", flag_of_file="eval_file"
+        "File to evaluate instead of the one in --data_dir.",
+        flag_of_file="eval_file",
+        or_directory=True,
     )
     predict_file: Path | None = path_setting(
-        "File to predict instead of the one in --data_dir.", flag_of_file="predict_file"
+        "File to predict instead of the one in --data_dir.",
+        flag_of_file="predict_file",
+        or_directory=True,
     )
     predict_batch_size: int = setting(
         8, "Sequences per prediction batch and rank.", bounds=AT_LEAST_ONE

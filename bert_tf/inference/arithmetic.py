@@ -36,7 +36,7 @@ def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> Forw
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
     from bert_tf.ranks.single import SingleProcess
-    from bert_tf.tuning.choice import reason_against_native_ops
+    from bert_tf.tuning.arithmetic import reason_against_native_ops
     from bert_tf.tuning.hardware import probe_hardware
 
     has_gpu = probe_hardware().has_gpu
@@ -81,13 +81,13 @@ def chosen_options(
     """
     # Imported here, because defining flags does not need TensorFlow.
     from bert_tf.ranks.single import SingleProcess
-    from bert_tf.tuning.choice import choose
+    from bert_tf.tuning.arithmetic import choose
 
-    choice = choose(
+    arithmetic = choose(
         config,
         ranks=SingleProcess(),
         precision=precision,
         native_ops=native_ops,
         policy_changes=policy_changes,
     )
-    return choice.options, list(choice.warnings)
+    return arithmetic.options, list(arithmetic.warnings)

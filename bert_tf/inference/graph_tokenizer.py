@@ -95,6 +95,19 @@ def with_special_tokens(
     }
 
 
+def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
+    """Like ``text.tokenizer.kept_counts`` for [B] int64 tensors."""
+    if len(counts) == 1:
+        return [tf.minimum(counts[0], room)]
+    first, second = counts
+    # The shorter text is kept whole if it takes no more than its half of the room.
+    half, rest = (room + 1) // 2, room // 2
+    return [
+        tf.minimum(first, tf.maximum(room - second, half)),
+        tf.minimum(second, tf.maximum(room - first, rest)),
+    ]
+
+
 def kept_tokens(
     tokens: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor | int = 0
 ) -> tf.RaggedTensor:
@@ -107,17 +120,18 @@ def kept_tokens(
 
 
 def first_sequence(
-    tokens: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
+    parts: Sequence[tf.RaggedTensor], tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """The network's inputs for single texts, which lose their end if they are too long.
+    """The network's inputs for texts or pairs, which lose their ends if they are too long.
 
-    ``tokens`` are [B, (tokens)] int32, and ``max_seq_length`` counts [CLS] and [SEP]. Returns what
-    :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
+    ``parts`` are [B, (tokens)] int32 each, and ``max_seq_length`` counts [CLS] and [SEP]. Returns
+    what :func:`with_special_tokens` does, and the number of tokens cut off, [B] int32.
     """
-    counts = tokens.row_lengths()
-    kept = tf.minimum(counts, max_seq_length - 2)
-    features = with_special_tokens([kept_tokens(tokens, kept)], tokenizer)
-    return features, tf.cast(counts - kept, tf.int32)
+    counts = [part.row_lengths() for part in parts]
+    kept = kept_counts(counts, max_seq_length - 1 - len(parts))
+    cut = [kept_tokens(part, count) for part, count in zip(parts, kept)]
+    left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
+    return with_special_tokens(cut, tokenizer), left_out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
 from bert_tf.model.variables import Variables
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, session_config
 from bert_tf.util.console import say
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError

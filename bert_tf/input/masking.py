@@ -52,7 +52,8 @@ class MaskingSettings:
 
     def with_options(self, **changes: Any) -> MaskingSettings:
         """The settings with some options changed."""
-        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
+        options = dataclasses.replace(self.options, **changes)
+        return MaskingSettings(options, self.vocab_size, self.special_ids)
 
 
 @dataclasses.dataclass(frozen=True)

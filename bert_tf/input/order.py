@@ -72,7 +72,8 @@ class GlobalBatchSlice:
         """The slice of the global batch at ``position``, for its size and place only."""
         if self.sizes is None:
             return self
-        return dataclasses.replace(self, global_batch_size=self.sizes.at(position), sizes=None)
+        size = self.sizes.at(position)
+        return GlobalBatchSlice(size, self.rank, self.world_size, self.origin)
 
     def first_sequence(self, position: int) -> int:
         """Index of a global batch's first sequence in the endless sequence."""
@@ -131,14 +132,10 @@ def _chunk_of_epoch(seed: int, epoch: int, num_records: int, chunk: int) -> np.n
     return order
 
 
-def sequence_indices(
-    start: int, count: int, *, num_records: int, seed: int, shuffle: bool = True
-) -> np.ndarray:
+def sequence_indices(start: int, count: int, *, num_records: int, seed: int) -> np.ndarray:
     """Record numbers of elements [start, start + count) of the endless sequence: int64 [count]."""
     if num_records < 1:
         raise ValueError("there are no records to order")
-    if not shuffle:
-        return np.arange(start, start + count, dtype=np.int64) % num_records
     parts = []
     while count > 0:
         epoch, element = divmod(start, num_records)
@@ -151,14 +148,9 @@ def sequence_indices(
 
 
 def batch_indices(
-    position: int, batch: GlobalBatchSlice, *, num_records: int, seed: int, shuffle: bool = True
+    position: int, batch: GlobalBatchSlice, *, num_records: int, seed: int
 ) -> np.ndarray:
     """Record numbers of a rank's part of the global batch at ``position``: int64 [size]."""
     part = batch.at(position)
-    return sequence_indices(
-        batch.first_sequence(position) + part.start,
-        part.size,
-        num_records=num_records,
-        seed=seed,
-        shuffle=shuffle,
-    )
+    first = batch.first_sequence(position) + part.start
+    return sequence_indices(first, part.size, num_records=num_records, seed=seed)

@@ -1,4 +1,4 @@
-"""The input of pre-training; draws masks if none are stored.
+"""The input of pre-training and of its evaluations; draws masks if none are stored.
 
 A training batch is a pure function of its position: its records (order.py) and, if they are not
 stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
@@ -58,7 +58,6 @@ def training_dataset(
     batch: GlobalBatchSlice,
     *,
     start_position: int,
-    end_position: int | None = None,
     seed: int,
     lengths: Ramp | None = None,
     shares: MaskShares | None = None,
@@ -70,7 +69,6 @@ def training_dataset(
       records: the records.
       batch: the size of the global batch and this rank's part of it.
       start_position: position of the first global batch; the first of a training is 0.
-      end_position: position of the global batch before which to stop; None is endless.
       seed: determines the order of the records, and the masks if they are not stored.
       lengths: the length, at each position in training, to which records are cut; None keeps them
         whole. S and P are then unknown before a batch is read.
@@ -81,8 +79,8 @@ def training_dataset(
         combined with ``lengths``.
 
     Returns:
-      A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
-      input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
+      An endless dataset whose element k belongs to global batch ``start_position + k``: int32
+      input_ids, input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
       next_sentence_labels [B, 1] and float32 masked_lm_weights [B, P], B = ``batch.size`` unless
       global batches differ.
     """
@@ -104,9 +102,46 @@ def training_dataset(
         read = cutting_reader(read, records.info, lengths)
     masked = masker(records, seed, counters, lengths, shares)
     return dataset_of_positions(
-        start_position,
-        end_position,
-        lambda position: masked(position, read(position)),
+        start_position, None, lambda position: masked(position, read(position))
+    )
+
+
+def evaluation_dataset(
+    records: PretrainingRecords, batch: GlobalBatchSlice, *, seed: int
+) -> tf.data.Dataset:
+    """Every record once, over all ranks, in the order of the files.
+
+    All ranks have the same number of batches of the same size. The last ones are filled with the
+    first record; there, ``example_weights`` (float32 [B], otherwise 1) and ``masked_lm_weights``
+    are 0. Masks that are not stored depend only on the seed and the record's number, so every
+    evaluation masks the same tokens.
+
+    Arguments and features are as in :func:`training_dataset`.
+    """
+    num_records = records.info.num_records
+
+    def places(number: int) -> np.ndarray:
+        return batch.first_sequence(number) + batch.start + np.arange(batch.size)
+
+    def indices(number: int) -> np.ndarray:
+        found = places(number)
+        return np.where(found < num_records, found, 0)
+
+    def example_weights(number: np.int64) -> np.ndarray:
+        return (places(int(number)) < num_records).astype(np.float32)
+
+    def with_weights(number: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        weights = tf.numpy_function(example_weights, [number], tf.float32)
+        weights.set_shape([batch.size])
+        masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
+        return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
+
+    reader = record_reader(records, indices, batch_size=batch.size)
+    masked = masker(records, seed, lambda number: (indices(number),))
+    return dataset_of_positions(
+        0,
+        -(-num_records // batch.global_batch_size),
+        lambda number: with_weights(number, masked(number, reader.read(number))),
     )
 
 

@@ -72,6 +72,15 @@ def num_sequences(features: Features) -> tf.Tensor:
     return tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
 
 
+def _of_sequences(dropout: Dropout, features: Features) -> Dropout:
+    """The dropout in whose place examples count as many times as each has sequences."""
+    sequences = features.get("input_ids")
+    if sequences is None or sequences.shape.rank == 2:
+        return dropout
+    data_position, first_example = dropout.place
+    return dropout.at(data_position, first_example * sequences.shape[1])
+
+
 @dataclasses.dataclass(frozen=True)
 class Network:
     """A task with its variables and options in a graph."""
@@ -82,7 +91,7 @@ class Network:
 
     def losses(self, features: Features, *, dropout: Dropout | None = None) -> dict[str, Sums]:
         """The sums of each term over a labelled batch."""
-        options = self.options.with_dropout(dropout)
+        options = self.options.with_dropout(dropout and _of_sequences(dropout, features))
         outputs = self.task.outputs(self.variables, features, options)
         return self.task.losses(outputs, features, options)
 

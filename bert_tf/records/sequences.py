@@ -40,6 +40,7 @@ from bert_tf.util.versions import maker, tokenizer_package
 Item = TypeVar("Item", contravariant=True)
 # One for each token of a sequence.
 Numbers = Union[Sequence[int], np.ndarray]
+TokenSequence = tuple[list[int], list[int]]  # token ids and segment ids
 
 RECORDS_NAME = "features.tfrecord"
 LENGTHS_NAME = "lengths.npy"
@@ -294,6 +295,23 @@ def padded_inputs(
         "input_mask": (np.arange(width) < lengths).astype(np.int32),
         "segment_ids": padded([[]] * len(ids) if segments is None else segments, width),
     }
+
+
+def joined(parts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> TokenSequence:
+    """``[CLS] first [SEP]`` or, of two parts, ``[CLS] first [SEP] second [SEP]``."""
+    ids, segments = [tokenizer.cls_id], [0]
+    for number, part in enumerate(parts):
+        ids += [*part, tokenizer.sep_id]
+        segments += [number] * (len(part) + 1)
+    return ids, segments
+
+
+def inputs_of(
+    sequences: Sequence[TokenSequence], width: int, tokenizer: Tokenizer
+) -> dict[str, np.ndarray]:
+    """The network's inputs for sequences, [N, width] each."""
+    ids, segments = zip(*sequences)
+    return padded_inputs(ids, width, pad_id=tokenizer.pad_id, segments=segments)
 
 
 def _read_array(

@@ -50,6 +50,7 @@ def load_model(
 
     * ``classification``: ``TextClassifier``, texts or pairs of texts, ``ClassifiedText``;
     * ``tagging``: ``Tagger``, lists of words or texts, ``TaggedText``;
+    * ``multiple_choice``: ``Chooser``, questions with choices as in JSON lines, ``Chosen``;
     * ``question_answering``: ``Answerer``, questions with texts, lists of ``FoundAnswer``;
     * ``masked_words``: ``MaskFiller``, texts with ``[MASK]``, for each mask a list of ``Guess``;
     * ``vectors``: ``TextEncoder``, texts or pairs of texts, float32 arrays [D].

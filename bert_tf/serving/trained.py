@@ -13,6 +13,7 @@ from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.config.declared import with_settings_of_model
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.classes import (
+    CHOICE,
     REGRESSION,
     SINGLE_LABEL,
     TEXT_KINDS,
@@ -113,6 +114,28 @@ class _Tagging(Task):
         return ExportableTagger(trained.model, trained.required_classes, max_seq_length=length)
 
 
+class _MultipleChoice(Task):
+    predictor = "bert_tf.tasks.multiple_choice.chooser:Chooser"
+    script = "run_multiple_choice.py"
+    head = names.CLASSES
+    kinds = (CHOICE,)
+
+    def classes(self, source: Source) -> Classes:
+        """That its outputs are scores of choices."""
+        if source.files.classes_of(self.kinds) is None:
+            raise UserError(
+                f"{source.path} has no multiple-choice head; train one with {self.script} "
+                f"--do_train --init_checkpoint={source.path}."
+            )
+        return Classes(CHOICE)
+
+    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
+        from bert_tf.tasks.multiple_choice.export import ExportableChooser
+
+        length = _trained_length(trained, settings)
+        return ExportableChooser(trained.model, max_seq_length=length)
+
+
 class _QuestionAnswering(Task):
     predictor = "bert_tf.tasks.question_answering.answerer:Answerer"
     script = "run_squad.py"
@@ -155,6 +178,7 @@ QUESTION_ANSWERING = "question_answering"
 TASKS: Mapping[str, Task] = {
     CLASSIFICATION: _Classification(),
     TAGGING: _Tagging(),
+    "multiple_choice": _MultipleChoice(),
     QUESTION_ANSWERING: _QuestionAnswering(),
     "masked_words": _MaskedWords(),
     "vectors": _Vectors(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.model_directory.run_record import RunRecord
@@ -63,15 +64,8 @@ def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str |
     Differences of up to one step of either schedule are ignored: they come from rounding steps when
     the number of ranks changes.
     """
-
-    def ledger_entry(section: str, name: str, *kinds: type) -> Any:
-        del kinds
-        return ledger[section][name]
-
-    before, after = (
-        _rates(sections, entry, step)
-        for sections, entry in ((record.ledger, record.fact), (ledger, ledger_entry))
-    )
+    now = RunRecord(record.path, {"ledger": ledger})
+    before, after = _rates(record, step), _rates(now, step)
     if before is None or after is None:
         return None
     one_step = max(abs(rates[1] - rates[0]) for rates in (before, after))
@@ -81,38 +75,37 @@ def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str |
     return f"the learning rate jumps at step {step}: {old:.3g} -> {new:.3g}"
 
 
-def _rates(
-    sections: Mapping[str, Mapping[str, Any]], entry: Callable[..., Any], step: int
-) -> tuple[float, float] | None:
+def _rates(record: RunRecord, step: int) -> tuple[float, float] | None:
     """The learning rates of the update after ``step`` updates, and of the next one.
 
-    None if the schedule is unknown to this version. ``entry`` returns an entry of ``sections``.
+    None if the schedule is unknown to this version.
     """
-    name = entry("learning_rate", "schedule", str)
+    fact = functools.partial(record.fact, "learning_rate")
+    name = fact("schedule", str)
     if name not in SCHEDULES:
         return None
-    found = sections["learning_rate"]
+    of_rate = record.ledger["learning_rate"]
     options = {}
     for keyword, option in SCHEDULES[name].options.items():
         kinds = (str,) if option.value_type is str else (float, int)
         # Records of earlier versions lack options that had only one value then.
-        is_missing = keyword not in found and option.default is not None
-        value = option.default if is_missing else entry("learning_rate", keyword, *kinds)
+        is_missing = keyword not in of_rate and option.default is not None
+        value = option.default if is_missing else fact(keyword, *kinds)
         if option.choices and value not in option.choices:
             return None
         options[keyword] = value
-    begins_again = found.get("rewarm_at_step") is not None
+    begins_again = of_rate.get("rewarm_at_step") is not None
     schedule = Schedule(
         name,
-        peak_rate=entry("learning_rate", "peak", float, int),
-        total_steps=entry("steps", "train_steps", int),
-        warmup_steps=entry("steps", "warmup_steps", int),
-        end_rate=entry("learning_rate", "end", float, int),
+        peak_rate=fact("peak", float, int),
+        total_steps=record.fact("steps", "train_steps", int),
+        warmup_steps=record.fact("steps", "warmup_steps", int),
+        end_rate=fact("end", float, int),
         options=options,
-        rewarm_at_step=entry("learning_rate", "rewarm_at_step", int) if begins_again else None,
-        rewarm_steps=entry("learning_rate", "rewarm_steps", int) if begins_again else 0,
+        rewarm_at_step=fact("rewarm_at_step", int) if begins_again else None,
+        rewarm_steps=fact("rewarm_steps", int) if begins_again else 0,
     )
-    position = step + entry("steps", "schedule_offset", int)
+    position = step + record.fact("steps", "schedule_offset", int)
     return float(schedule.rate(position)), float(schedule.rate(position + 1))
 
 

@@ -9,37 +9,36 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import OptimizationSettings, check_sharding
+from bert_tf.config.settings import check_sharding
 from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.job import RunModel
+from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
 from bert_tf.train.trainer import create_run_state
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.update.loss_scale import SCALE
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
 
-def check_start(
-    run: Run, model: RunModel, optimization: OptimizationSettings, arithmetic: Arithmetic
-) -> None:
+def check_start(run: Run, model: RunModel, plan: Plan, arithmetic: Arithmetic) -> None:
     """Compares network, vocabulary and variables with the checkpoint that the run starts from.
 
     On rank 0 only, which reports what is loaded from --init_checkpoint and what could not be
     compared. Raises UserError if the checkpoint cannot be used, if there is nothing to evaluate, or
     if settings exclude each other.
     """
-    check_sharding(optimization, run.runtime.communication)
+    check_sharding(plan.requested, run.runtime.communication)
     if not run.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():
         _check_frozen(checkpoint, model.task, prefix)
     if run.start.checkpoint is not None:
         with _explained_same_directory(run):
-            _check_resumed(run.start.checkpoint, run, model, optimization, arithmetic.scales_loss)
+            _check_resumed(run.start.checkpoint, run, model, plan, arithmetic.scales_loss)
     elif model.initial.checkpoint:
         _check_initial(model.initial.checkpoint, run, model)
     else:
@@ -105,9 +104,7 @@ def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
     source.check_finite(report.restored)
 
 
-def _check_resumed(
-    checkpoint: str, run: Run, model: RunModel, optimization: OptimizationSettings, has_scale: bool
-) -> None:
+def _check_resumed(checkpoint: str, run: Run, model: RunModel, plan: Plan, has_scale: bool) -> None:
     from bert_tf.checkpoint import loading
     from bert_tf.model_directory.same_model import known_configs, other_vocabulary
 
@@ -128,13 +125,13 @@ def _check_resumed(
         )
     notes = []
     is_new_run = run.start.is_elsewhere and run.settings.start.reset_step
-    if run.record is None and run.settings.do_train and not is_new_run:
+    if run.start.record is None and run.settings.do_train and not is_new_run:
         notes.append("there is no run.json of the last start, so changes since then are unknown")
     with tf.Graph().as_default():
         network = create_network(model.task, ForwardOptions())
         tf.train.get_or_create_global_step()
         if run.settings.do_train:
-            create_run_state(network, optimization)
+            create_run_state(network, plan)
         report = loading.check_compatible(checkpoint, tf.global_variables())
     is_dynamic = has_scale and run.runtime.numerics.loss_scale.static is None
     if run.settings.do_train and is_dynamic and SCALE not in report.run_state:

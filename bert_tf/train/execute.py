@@ -14,26 +14,26 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.diagnose.disk import checkpoint_sizes, disk_warning
 from bert_tf.model_directory.directory import CONFIG_NAME
 from bert_tf.model_directory.record import MODEL_RECORD_NAME, read_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train import ledger
-from bert_tf.train.arithmetic import Arithmetic, choose_arithmetic
 from bert_tf.train.checks import check_start
-from bert_tf.train.disk import checkpoint_sizes, disk_warning
 from bert_tf.train.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.train.job import InitialWeights, Job, JobData, RunModel, TrainingData
 from bert_tf.train.ledger import Ledger
-from bert_tf.train.plan import Plan, check_fit, resolve, resolve_batches, scales_steps
+from bert_tf.train.plan import Plan, resolve
 from bert_tf.train.run import REHEARSAL, Run, begin
 from bert_tf.train.start_point import take_over
 from bert_tf.train.trainer import Trainer
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import DIGEST_KEY, VOCABULARY_DIGEST_KEY
 from bert_tf.util.files import write_json
 
 if TYPE_CHECKING:
-    from bert_tf.train.memory import MemoryEstimate
+    from bert_tf.diagnose.memory import MemoryEstimate
 
 _UNKNOWN_DATA = {"train_records": 0, DIGEST_KEY: "none", VOCABULARY_DIGEST_KEY: None}
 
@@ -67,17 +67,14 @@ def prepare(opened: Opened, run: Run) -> Job:
     Whatever does not depend on the records is checked before they are made. Raises UserError if
     settings contradict each other, the run to resume or the weights.
     """
-    optimization, trains = opened.optimization, run.settings.do_train
-    scaled = scales_steps(run, optimization)
-    batch = resolve_batches(optimization, run.ranks.world_size, run.start, scaled=scaled)
-    if trains:
-        check_fit(optimization, batch, opened.max_records)
-    arithmetic = choose_arithmetic(run, opened.model.config, skip_padding=opened.is_padded)
-    check_start(run, opened.model, optimization, arithmetic)
+    requested = opened.optimization
+    plan = resolve(run, requested, opened.max_records, is_bound=True)
+    arithmetic = run.choose_arithmetic(opened.model.config, skip_padding=opened.is_padded)
+    check_start(run, opened.model, plan, arithmetic)
     data = opened.make_data(run, arithmetic)
-    record_count = 1 if data.training is None else data.training.num_records
-    plan = resolve(optimization, batch, record_count, trains=trains)
-    return Job(run, plan, arithmetic, opened.model, data, optimization)
+    if data.training is not None:
+        plan = resolve(run, requested, data.training.num_records)
+    return Job(run, plan, arithmetic, opened.model, data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +218,7 @@ def dry_runs(ranks: Ranks) -> Iterator[list[DryRun]]:
 def _end_dry_run(job: Job) -> None:
     memory = None
     if job.settings.do_train:
-        from bert_tf.train.memory import estimate_memory, format_memory
+        from bert_tf.diagnose.memory import estimate_memory, format_memory
 
         memory = estimate_memory(job)
         job.run.message(format_memory(memory))
@@ -256,7 +253,7 @@ def _write_files(job: Job, run_ledger: Ledger | None) -> None:
     has_files = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
     precision = {
         "precision": job.arithmetic.precision,
-        "precision_policy": dict(run.runtime.numerics.policy_changes),
+        "precision_policy": dict(job.arithmetic.policy_changes),
     }
     if run_ledger is not None or not has_files:
         job.model.write_files(directory, precision)
@@ -328,15 +325,15 @@ def report_changes(job: Job, run_ledger: Ledger) -> None:
     from bert_tf.train.changes import changed_settings, learning_rate_jump
 
     run = job.run
-    if run.record is None:
+    if run.start.record is None:
         return
     changes = changed_settings(
-        run.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
+        run.start.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
     )
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
         run.remark(f"changed since the run's last start: {listed}", part="output directory")
-    jump = learning_rate_jump(run.record, run_ledger, step=run.start.step)
+    jump = learning_rate_jump(run.start.record, run_ledger, step=run.start.step)
     if jump is not None and run.start.step < job.plan.steps.last_step:
         run.remark(jump, part="learning rate")
     if changes:
@@ -349,7 +346,7 @@ def _is_finished(job: Job, trainer: Trainer) -> bool:
         end = f"beyond the last step ({total})" if start.step > total else "the last step"
         run.message(
             f"nothing to train: {start.checkpoint} is at step {start.step}, {end}; raise "
-            f"{job.length_flag} to train further."
+            f"{job.plan.length_flag} to train further."
         )
         return True
     if start.checkpoint is None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import OptimizationSettings, RunSettings
+from bert_tf.config.settings import RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
 from bert_tf.model_directory.record import write_record
 from bert_tf.model_directory.writing import record_of, write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan
 from bert_tf.train.run import Run
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
@@ -105,6 +105,11 @@ class TrainingData(abc.ABC):
     max_seq_length: int
     num_records: int
 
+    @property
+    def most_tokens(self) -> int:
+        """An upper bound on the number of tokens of a record."""
+        return self.max_seq_length
+
     @abc.abstractmethod
     def batches(self, run: Run, plan: Plan) -> tf.data.Dataset:
         """This rank's part of every global batch of a plan, from the run's start."""
@@ -155,7 +160,6 @@ class Job:
       arithmetic: how it is computed.
       model: the model to train or evaluate.
       data: the data for training and evaluation.
-      optimization: what the user requested.
     """
 
     run: Run
@@ -163,7 +167,6 @@ class Job:
     arithmetic: Arithmetic
     model: RunModel
     data: JobData
-    optimization: OptimizationSettings
 
     @property
     def settings(self) -> RunSettings:
@@ -185,15 +188,6 @@ class Job:
         """The digest of the data that are evaluated; None if it is unknown."""
         digests = map(self.data.entries.get, (EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY))
         return next((digest for digest in digests if digest not in (None, "none")), None)
-
-    @property
-    def length_flag(self) -> str:
-        """The flag that prolongs training, for messages."""
-        if self.plan.steps.stop_after_steps is not None:
-            return "--stop_after_steps"
-        return (
-            "--num_train_epochs" if self.optimization.steps.counts_epochs else "--num_train_steps"
-        )
 
     @property
     def training(self) -> TrainingData:

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
+from bert_tf.diagnose.disk import checkpoint_sizes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME, read_run_record
+from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME
 from bert_tf.ranks.communication import describe_communication
-from bert_tf.train.disk import checkpoint_sizes
 from bert_tf.train.job import Job
-from bert_tf.train.plan import slot_bytes
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule
-from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
@@ -37,7 +35,7 @@ def training_ledger(job: Job) -> Ledger:
 
     Collective.
     """
-    run, plan, requested = job.run, job.plan, job.optimization
+    run, plan, requested = job.run, job.plan, job.plan.requested
     batch, steps, start = plan.batch, plan.steps, run.start
     stop = steps.stop_after_steps
     hosts = run.ranks.gather(socket.gethostname())
@@ -108,7 +106,7 @@ def schedule_entries(schedule: Schedule) -> dict[str, Any]:
 
 
 def _optimizer_section(job: Job) -> dict[str, Any]:
-    requested, operations = job.optimization, job.arithmetic.kernels.description
+    requested, operations = job.plan.requested, job.arithmetic.kernels.description
     row = optimizer_row(requested.optimizer)
     section = {
         "name": requested.optimizer,
@@ -127,17 +125,19 @@ def _optimizer_section(job: Job) -> dict[str, Any]:
 
 
 def _sharding_entries(job: Job) -> dict[str, Any]:
-    if not job.optimization.shard_optimizer_state:
+    if not job.plan.requested.shard_optimizer_state:
         return {}
     ranks = job.run.ranks
     several = ranks.world_size > 1
     shared = f"over {ranks.world_size} ranks" if several else "no: a single rank"
-    slots = slot_bytes(job.task.specs(), job.optimization, ranks)
-    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slots}
+    return {
+        "state_shared_out": shared,
+        "slot_bytes_of_a_rank": job.plan.slot_bytes(job.task.specs()),
+    }
 
 
 def _communication_section(job: Job) -> dict[str, Any]:
-    requested, batch = job.optimization, job.plan.batch
+    requested, batch = job.plan.requested, job.plan.batch
     every = requested.allreduce_every_micro_batch
     settings = describe_communication(
         job.run.runtime.communication,
@@ -292,14 +292,3 @@ def git_commit() -> str | None:
         if done.returncode:
             return None
     return done.stdout.strip()
-
-
-def add_to_run_json(output_dir: Path, entries: Mapping[str, Any]) -> None:
-    """Adds entries to ``run.json`` that become known only while the job runs."""
-    record = read_run_record(output_dir)
-    if record is None:
-        raise UserError(
-            f"run record: {output_dir / RUN_RECORD_NAME} no longer exists; do not remove it during "
-            "the run."
-        )
-    write_json(record.path, {**record.content, **entries})

@@ -10,7 +10,6 @@ from bert_tf.config.ramps import Ramp, RampSettings
 from bert_tf.config.schedules import check_lengths
 from bert_tf.config.settings import BatchSettings, OptimizationSettings
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW, StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
@@ -29,24 +28,59 @@ class Plan:
       batch: how the sequences of an update are divided, and how batches grow.
       steps: where training ends.
       schedule: the learning rate.
+      requested: what the user requested; the optimizer and its options are used as they are.
     """
 
     batch: BatchPlan
     steps: StepPlan
     schedule: Schedule
+    requested: OptimizationSettings
+
+    @property
+    def length_flag(self) -> str:
+        """The flag that prolongs training, for messages."""
+        if self.steps.stop_after_steps is not None:
+            return "--stop_after_steps"
+        return "--num_train_epochs" if self.requested.steps.counts_epochs else "--num_train_steps"
+
+    def trained(self, specs: Sequence[VariableSpec]) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the variables that updates change; only these have gradients."""
+        factor = self.requested.rate_factor
+        return {spec.name: spec.shape for spec in specs if spec.trainable and factor(spec.name)}
+
+    def slot_bytes(self, specs: Sequence[VariableSpec]) -> int:
+        """The size of the optimizer's slots in bytes, on the rank that has the most."""
+        row, shapes = optimizer_row(self.requested.optimizer), self.trained(specs)
+        if not self.requested.shard_optimizer_state:
+            return row.slot_bytes(shapes)
+        from bert_tf.update.shards import slot_bytes_of_rank
+
+        world_size = self.batch.world_size
+        owners = row.owners(shapes, world_size)
+        return max(
+            slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        )
 
 
 def resolve(
-    requested: OptimizationSettings, batch: BatchPlan, record_count: int, *, trains: bool = True
+    run: Run, requested: OptimizationSettings, record_count: int, *, is_bound: bool = False
 ) -> Plan:
-    """Plans a run that trains on a given number of records.
+    """Plans a run that trains on a given number of records, or on at most that many: ``is_bound``.
 
     An epoch is one pass over all training records by all ranks together. The requested steps
     describe a run on one rank; N ranks consume N times as much data per step, so if steps are
-    scaled, they need 1/N of them (rounded up), warm-up included. Raises UserError if the schedule
-    is invalid or, for a run that ``trains``, does not fit into its steps.
+    scaled, they need 1/N of them (rounded up), warm-up included. Raises UserError if the settings
+    contradict each other or the run to resume, and if the parts of a run that trains do not fit
+    into its steps.
     """
-    total, warmup = _steps_and_warmup(requested, batch, record_count, trains=trains)
+    trains = run.settings.do_train
+    batch = _batches(
+        requested, run.ranks.world_size, run.start, scaled=_scales_steps(run, requested)
+    )
+    total, warmup = _steps_and_warmup(
+        requested, batch, record_count, trains=trains, is_bound=is_bound
+    )
     stop = requested.steps.stop_after_steps if trains else None
     if trains:
         _check_fit(requested, batch, total, warmup)
@@ -63,19 +97,10 @@ def resolve(
         divisor=divisor,
         stop_after_steps=None if stop is None else math.ceil(stop / divisor),
     )
-    return Plan(batch, steps, schedule_of(requested, steps))
+    return Plan(batch, steps, schedule_of(requested, steps), requested)
 
 
-def check_fit(requested: OptimizationSettings, batch: BatchPlan, most_records: int) -> None:
-    """Raises UserError if training would not fit into its steps, however many records there are.
-
-    ``most_records`` is an upper bound on their number.
-    """
-    total, warmup = _steps_and_warmup(requested, batch, most_records, trains=True, is_bound=True)
-    _check_fit(requested, batch, total, warmup)
-
-
-def scales_steps(run: Run, requested: OptimizationSettings) -> bool:
+def _scales_steps(run: Run, requested: OptimizationSettings) -> bool:
     """Whether a run's steps are divided by the number of its ranks.
 
     The steps of a resumed run keep their meaning; those of a new run are divided if it uses a
@@ -83,9 +108,9 @@ def scales_steps(run: Run, requested: OptimizationSettings) -> bool:
     that is unknown and the run had a different number of ranks.
     """
     given, recorded = requested.steps.scale_steps_by_ranks, None
-    if run.record is not None:
-        recorded = run.record.fact("steps", "scaled_by_ranks", bool)
-        if not recorded and run.record.fact("ranks", "world_size", int) == 1:
+    if run.start.record is not None:
+        recorded = run.start.record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and run.start.record.fact("ranks", "world_size", int) == 1:
             recorded = None  # on one rank there is no difference
     elif given is None and _had_different_batches(run, requested):
         raise UserError(
@@ -93,11 +118,11 @@ def scales_steps(run: Run, requested: OptimizationSettings) -> bool:
             "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if run.record is not None and given is not None and recorded not in (None, given):
+    if run.start.record is not None and given is not None and recorded not in (None, given):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(given).lower()}, but the steps of the run to resume "
-            f"{meaning} ({run.record.path}), so it would end at a different step; leave out "
+            f"{meaning} ({run.start.record.path}), so it would end at a different step; leave out "
             "the flag."
         )
     choices = (given, recorded, run.runtime.library is not None)
@@ -107,7 +132,7 @@ def scales_steps(run: Run, requested: OptimizationSettings) -> bool:
 def _had_different_batches(run: Run, requested: OptimizationSettings) -> bool:
     if not run.settings.do_train or requested.steps.counts_epochs:
         return False  # there is no end, or it is given in epochs
-    batch = resolve_batches(requested, run.ranks.world_size, NEW, scaled=False)
+    batch = _batches(requested, run.ranks.world_size, NEW, scaled=False)
     consumed = batch.sequences(0, run.start.data_position)
     return run.start.consumed_sequences not in (None, consumed)
 
@@ -169,7 +194,7 @@ def _check_fit(requested: OptimizationSettings, batch: BatchPlan, total: int, wa
             )
 
 
-def resolve_batches(
+def _batches(
     requested: OptimizationSettings, world_size: int, start: StartPoint, *, scaled: bool
 ) -> BatchPlan:
     """The batches of a run with their ramps; raises UserError for contradictory settings.
@@ -177,7 +202,7 @@ def resolve_batches(
     A run that resumes with other global batches continues its schedule where the data is: once half
     of the sequences have been consumed, half of the steps are done, whatever the number of ranks.
     With a batch ramp, the steps done are the number of updates that it takes to consume them.
-    ``scaled`` comes from :func:`scales_steps`.
+    ``scaled`` comes from :func:`_scales_steps`.
     """
     micro, accumulation = _divided(requested.batch, world_size)
     full, divisor = micro * accumulation * world_size, world_size if scaled else 1
@@ -258,28 +283,4 @@ def schedule_of(requested: OptimizationSettings, steps: StepPlan) -> Schedule:
         options=options,
         rewarm_at_step=None if at is None else math.ceil(at / steps.divisor),
         rewarm_steps=0 if rewarmup is None else math.ceil(rewarmup / steps.divisor),
-    )
-
-
-def trained_specs(
-    specs: Sequence[VariableSpec], optimization: OptimizationSettings
-) -> list[VariableSpec]:
-    """The variables that updates change; only these have gradients and slots."""
-    return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
-
-
-def slot_bytes(
-    specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: Ranks
-) -> int:
-    """The size of the optimizer's slots in bytes, on the rank that has the most."""
-    row = optimizer_row(optimization.optimizer)
-    shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
-    if not optimization.shard_optimizer_state:
-        return row.slot_bytes(shapes)
-    from bert_tf.update.shards import slot_bytes_of_rank
-
-    owners = row.owners(shapes, ranks.world_size)
-    return max(
-        slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=ranks.world_size)
-        for rank in range(ranks.world_size)
     )

@@ -13,11 +13,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import bert_tf
-from bert_tf.config.settings import LossScaleSettings, RunSettings, RuntimeSettings
+from bert_tf.config.settings import RunSettings, RuntimeSettings
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_digest
 from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.connect import connect
@@ -25,23 +24,25 @@ from bert_tf.ranks.launched import binding_warning, check_alone
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint, find_resumed_start, find_start
+from bert_tf.tuning.arithmetic import (
+    NATIVE_ENTRY,
+    PRECISION_ENTRY,
+    Arithmetic,
+    SessionSettings,
+    choose,
+    session_settings,
+)
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
-    choose_policy,
     comparable_policy_changes,
-    decide_precision,
-    needs_loss_scale,
     probe_hardware,
     settled,
-    with_kept_precision,
 )
-from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note, say, say_note
 from bert_tf.util.directory_lock import hold_directory
-from bert_tf.util.errors import UserError
 from bert_tf.util.files import check_output_dir, check_output_file
 from bert_tf.util.temporary import remove_abandoned
 from bert_tf.watch.interface import NoWatch, Watch
@@ -63,8 +64,6 @@ class Run:
       ranks: all ranks.
       watch: detects failures of the other ranks.
       start: the checkpoint and data position that training starts from.
-      record: the record that a resumed run wrote at its last start; None without one, and for a
-        run that only starts from another run's optimizer state.
       hardware: what all ranks can compute on; the number of GPUs is this rank's.
       log: None on ranks other than 0.
       until_end: what to release when the run ends, such as temporary records.
@@ -78,7 +77,6 @@ class Run:
     ranks: Ranks
     watch: Watch
     start: StartPoint
-    record: RunRecord | None
     hardware: Hardware
     log: RunLog | None
     until_end: contextlib.ExitStack
@@ -98,16 +96,59 @@ class Run:
     @property
     def precision_before(self) -> str | None:
         """The precision of the run's last start; None if there was none."""
-        if self.record is None:
-            return None
-        return self.record.ledger.get("precision", {}).get("policy")
+        record = self.start.record
+        return None if record is None else record.ledger.get("precision", {}).get("policy")
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute."""
-        return SessionSettings(
-            threads=self.ranks.threads,
-            gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
+        return session_settings(self.ranks, self.hardware)
+
+    def choose_arithmetic(
+        self,
+        config: BertConfig,
+        *,
+        skip_padding: bool = False,
+        earlier: Mapping[str, Any] | None = None,
+    ) -> Arithmetic:
+        """Decides the precision and operations that the user left open. Collective.
+
+        A resumed run, and an evaluation of what it trained, keep the precision that it began with;
+        ``earlier`` are ``Arithmetic.entries`` to keep as well. Raises UserError for float16 on a
+        CPU, for loss scale settings without float16, and if native operations are required but
+        missing.
+        """
+        runtime, earlier = self.runtime, earlier or {}
+        precision, native_ops = runtime.numerics.precision, runtime.native_ops
+        arithmetic = choose(
+            config,
+            hardware=self.hardware,
+            ranks=self.ranks,
+            precision=earlier.get(PRECISION_ENTRY, "auto") if precision == "auto" else precision,
+            native_ops=earlier.get(NATIVE_ENTRY) if native_ops is None else native_ops,
+            policy_changes=runtime.numerics.policy_changes,
+            allow_slow_fp16=runtime.numerics.allow_slow_fp16,
+            before=self.precision_before,
+            recompute=runtime.recompute,
+            compiled=bool(runtime.use_xla),
+            skip_padding=skip_padding,
+            sends_float16=runtime.sends_float16,
         )
+        if self.settings.do_train and not arithmetic.scales_loss:
+            runtime.numerics.loss_scale.check_unused(arithmetic.precision)
+        for warning in arithmetic.warnings:
+            self.warn(warning, part="precision")
+        return arithmetic
+
+    def keep_arithmetic(self, config: BertConfig, earlier: Mapping[str, Any] | None) -> Arithmetic:
+        """Like :meth:`choose_arithmetic`, with what rank 0 kept of an earlier start; prints it."""
+        arithmetic = self.choose_arithmetic(config, earlier=self.ranks.broadcast(earlier))
+        layers = "native" if arithmetic.options.native_layers else "TensorFlow's"
+        ranks = "1 rank" if self.ranks.world_size == 1 else f"{self.ranks.world_size} ranks"
+        self.message(
+            f"precision {arithmetic.precision}, {layers} layers, {ranks} with {self.ranks.threads} "
+            "threads each"
+        )
+        return arithmetic
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch, from the data position where the run stopped."""
@@ -167,11 +208,10 @@ class Run:
 def begin(
     settings: RunSettings, runtime: RuntimeSettings, *, plan_dir: Path | None = None
 ) -> Iterator[Run]:
-    """Connects the ranks, finds the checkpoint to resume from and checks the precision.
+    """Connects the ranks, finds the checkpoint to resume from and settles what hardware decides.
 
     The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
-    or code, if the output directory cannot be used, for float16 on a CPU, and for loss scale
-    settings without float16.
+    or code, and if the output directory cannot be used.
 
     Args:
       settings, runtime: what the user requested.
@@ -256,14 +296,10 @@ def _begin(
     watch: Watch,
     until_end: contextlib.ExitStack,
 ) -> Run:
-    start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
-    record = ranks.broadcast(_find_record(settings, start) if ranks.is_chief else None)
-    kept = ranks.broadcast(_kept_settings(settings, start) if ranks.is_chief else None)
+    start, kept = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, probe_hardware())
-    decided = settled(runtime, hardware)
-    notes: list[str] = []
-    if "precision" in kept and not settings.do_train:
-        decided, notes = with_kept_precision(decided, kept, settings.command, hardware)
+    of_model = None if settings.do_train else kept
+    decided, notes = settled(runtime, hardware, kept=of_model, command=settings.command)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -272,53 +308,21 @@ def _begin(
             few_lines="display_loss_steps" in settings.command.defaulted,
             dllog_path=settings.log.dllog_path,
         )
-    run = Run(settings, decided, ranks, watch, start, record, hardware, log, until_end, kept)
-    _check_precision(run)
+    run = Run(settings, decided, ranks, watch, start, hardware, log, until_end, kept)
     run.report(notes, part="precision")
     if decided.use_xla and not hardware.has_gpu:
         run.warn("--use_xla on a CPU is slower than without; it is for GPUs", part="precision")
     return run
 
 
-def _check_precision(run: Run) -> None:
-    """Raises UserError for a precision or a loss scale that does not suit the run."""
-    runtime, hardware = run.runtime, run.hardware
-    requested = runtime.numerics.precision
-    precision, _ = decide_precision(requested, hardware, before=run.precision_before)
-    policy = choose_policy(runtime, precision, hardware)
-    if needs_loss_scale(runtime, policy) or not run.settings.do_train:
-        return
-    scale, usual = runtime.numerics.loss_scale, LossScaleSettings()
-    for name in ("static", "minimum", "window"):
-        if getattr(scale, name) != getattr(usual, name):
-            raise UserError(
-                f"{scale.given(name)} is for gradients that pass through float16, but with "
-                f"--precision={precision} none do; drop it or give --precision=fp16."
-            )
-
-
-def _find_start(settings: RunSettings) -> StartPoint:
-    if settings.start.resume_from:
-        return find_resumed_start(
-            settings.output_dir, settings.start.resume_from, reset_step=settings.start.reset_step
-        )
-    return find_start(settings.output_dir)
-
-
-def _kept_settings(settings: RunSettings, start: StartPoint) -> Mapping[str, Any]:
-    """See :attr:`Run.kept`."""
-    given = None if settings.do_train else settings.start.init_checkpoint
-    model = start.checkpoint or given
-    return ModelDirectory.of(model).kept_settings if model else {}
-
-
-def _find_record(settings: RunSettings, start: StartPoint) -> RunRecord | None:
-    """The record of the run to resume; UserError if there are no weights to start from."""
-    if start.is_elsewhere and start.checkpoint is not None:
-        # If its steps count from 0, the run has its own schedule and scaling.
-        return None if settings.start.reset_step else read_run_record(Path(start.checkpoint).parent)
-    if start.checkpoint is not None:
-        return read_run_record(settings.output_dir)
-    if settings.start.init_checkpoint:
-        require_checkpoint(settings.start.init_checkpoint, flag="init_checkpoint")
-    return None
+def _find_start(settings: RunSettings) -> tuple[StartPoint, Mapping[str, Any]]:
+    """The start of a run, and :attr:`Run.kept`; UserError if there are no weights to start from."""
+    asked, directory = settings.start, settings.output_dir
+    if asked.resume_from:
+        start = find_resumed_start(directory, asked.resume_from, reset_step=asked.reset_step)
+    else:
+        start = find_start(directory)
+    if start.checkpoint is None and asked.init_checkpoint:
+        require_checkpoint(asked.init_checkpoint, flag="init_checkpoint")
+    model = start.checkpoint or (None if settings.do_train else asked.init_checkpoint)
+    return start, ModelDirectory.of(model).kept_settings if model else {}

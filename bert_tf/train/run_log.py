@@ -15,10 +15,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.durable.sealed_json import SEAL, sealed, unsealed
+from bert_tf.model_directory.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.records.tfrecord import frame_records
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null
+from bert_tf.util.files import atomic_open, explain_write_errors, finite_or_null, write_json
 from bert_tf.util.progress import format_duration
 
 STEPS = "log.jsonl"
@@ -84,6 +85,16 @@ class RunLog:
         for name in (STEPS, EVALUATIONS, LAYERS):
             history = read_history(self._output_dir, name)
             self._rewrite(name, [record for record in history if record["step"] <= step])
+
+    def record(self, entries: Mapping[str, Any]) -> None:
+        """Adds entries to ``run.json`` that become known only while the job runs."""
+        record = read_run_record(self._output_dir)
+        if record is None:
+            raise UserError(
+                f"run record: {self._output_dir / RUN_RECORD_NAME} no longer exists; do not remove "
+                "it during the run."
+            )
+        write_json(record.path, {**record.content, **entries})
 
     def message(self, text: str) -> None:
         """Prints a line; training continues even if it cannot be printed."""

@@ -33,7 +33,7 @@ from bert_tf.checkpoint.tensorflow_file import (
     write_meta_graph,
 )
 from bert_tf.model.variables import load_value
-from bert_tf.model_directory.run_record import read_run_record
+from bert_tf.model_directory.run_record import RunRecord, read_run_record
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
@@ -56,8 +56,8 @@ class StartPoint:
       step: number of applied updates.
       data_position: number of updates that consumed data.
       consumed_sequences: sequences consumed by them; None if the checkpoint does not record it.
-      global_batch_size: their global batch according to the directory's run.json, if the checkpoint
-        does not record the sequences; None if unknown.
+      record: what the run to resume recorded at its last start; None if it did not, or for a run
+        that only starts from another run's optimizer state.
       is_elsewhere: whether the checkpoint is --resume_from's, in another directory.
     """
 
@@ -65,13 +65,17 @@ class StartPoint:
     step: int
     data_position: int
     consumed_sequences: int | None
-    global_batch_size: int | None = None
+    record: RunRecord | None = None
     is_elsewhere: bool = False
+
+    @property
+    def _recorded_batch_size(self) -> int | None:
+        return None if self.record is None else self.record.fact("batch", "global_batch", int)
 
     def consumed(self, global_batch_size: int) -> int:
         """The number of consumed sequences, assuming ``global_batch_size`` if none was recorded."""
         if self.consumed_sequences is None:
-            return self.data_position * (self.global_batch_size or global_batch_size)
+            return self.data_position * (self._recorded_batch_size or global_batch_size)
         return self.consumed_sequences
 
     def total(self, batch: BatchPlan, last_step: int) -> int:
@@ -98,8 +102,9 @@ class StartPoint:
         """A sentence on how :meth:`consumed` is computed; None if the checkpoint records it."""
         if self.consumed_sequences is not None:
             return None
-        batch = self.global_batch_size or global_batch_size
-        source = "as recorded in run.json" if self.global_batch_size else "the current global batch"
+        recorded = self._recorded_batch_size
+        batch = recorded or global_batch_size
+        source = "as recorded in run.json" if recorded else "the current global batch"
         return (
             f"the checkpoint does not record how many sequences were consumed; assuming "
             f"{self.data_position} updates x {batch} ({source}) = {self.data_position * batch}"
@@ -121,12 +126,14 @@ def find_start(output_dir: Path) -> StartPoint:
             "and only that version can resume it; start a new run with --init_checkpoint."
         )
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
-    start = read_start(checkpoint, flag="output_dir", advice=advice)
+    start = _read_start(checkpoint, flag="output_dir", advice=advice)
     warn_if_older(checkpoint)
     return start
 
 
-def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
+def _read_start(
+    checkpoint: str, *, flag: str, advice: str, is_elsewhere: bool = False
+) -> StartPoint:
     """The start from a checkpoint; raises UserError, with the advice, if it cannot be read."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
@@ -140,9 +147,8 @@ def read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
             f"--{flag}: checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}."
         ) from error
     check_step(checkpoint, step)
-    record = read_run_record(Path(checkpoint).parent) if consumed is None else None
-    recorded = None if record is None else record.fact("batch", "global_batch", int)
-    return StartPoint(checkpoint, step, step + (skipped or 0), consumed, recorded)
+    record = read_run_record(Path(checkpoint).parent)
+    return StartPoint(checkpoint, step, step + (skipped or 0), consumed, record, is_elsewhere)
 
 
 class ResumingSaver(tf.train.Saver):
@@ -206,10 +212,11 @@ def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: b
     if not parts and newest_checkpoint(output_dir) is not None:
         return find_start(output_dir)
     checkpoint = resolve_checkpoint(resume_from)
-    start = read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
-    start = dataclasses.replace(
-        NEW if reset_step else start, checkpoint=checkpoint, is_elsewhere=True
+    start = _read_start(
+        checkpoint, flag="resume_from", advice="give another checkpoint", is_elsewhere=True
     )
+    if reset_step:
+        start = StartPoint(checkpoint, 0, 0, 0, is_elsewhere=True)
     # Parts of other checkpoints are somebody's unfinished copy of a run, which is not overwritten.
     return start if parts <= {_name_of_copy(start)} else find_start(output_dir)
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.settings import DEFAULT_MAX_SKIPPED, OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import RuntimeSettings
+from bert_tf.diagnose.guard import NonFiniteError, NonFiniteGuard
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, Task, create_network
-from bert_tf.train import evaluation, hooks, ledger, loop
-from bert_tf.train.hooks import NonFiniteError, SkippedUpdate
+from bert_tf.train import evaluation, hooks, loop
 from bert_tf.train.job import Job
+from bert_tf.train.plan import Plan
+from bert_tf.train.progress import ProgressHook, StartUp, Throughput, training_lines
 from bert_tf.train.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.train.start_point import ResumingSaver, find_start
-from bert_tf.train.summary import UpdateTimes, WarmUp, training_lines, training_totals
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.tuning.hardware import peak_gpu_bytes
-from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale, StaticLossScale
 from bert_tf.update.optimizer import Optimizer
@@ -40,7 +41,7 @@ class Trainer:
         """Stores the job; creates neither graphs nor files."""
         self._job = job
         self._last_results: evaluation.Results | None = None
-        self._times = UpdateTimes()
+        self._throughput = Throughput()
         if job.arithmetic.options.compiled and not job.run.runtime.verbose:
             from bert_tf.model.compilation import silence_first_compilation
 
@@ -68,7 +69,7 @@ class Trainer:
             stop.restore()
             raise
         log = job.run.log
-        if log is not None and self._times.updates:
+        if log is not None and self._throughput.updates:
             self._report_totals(log, time.monotonic() - started)
         if stop.agreed:
             if log is not None:
@@ -81,15 +82,14 @@ class Trainer:
             raise SystemExit(128 + stop.agreed)
 
     def _report_totals(self, log: RunLog, seconds: float) -> None:
-        totals = training_totals(
-            self._times,
-            seconds=seconds,
+        totals = self._throughput.totals(
+            seconds,
             has_loss_scale=self._job.arithmetic.scales_loss,
             peak_gpu_bytes=peak_gpu_bytes(self._job.arithmetic.session.gpu),
         )
         for line in training_lines(totals):
             log.message(line)
-        self._record({"training": totals})
+        log.record({"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -210,47 +210,29 @@ class Trainer:
     ) -> list[tf.train.SessionRunHook]:
         job, run, settings = self._job, self._job.run, self._job.settings
         is_compiled = job.arithmetic.options.compiled
-        warm_up = WarmUp()
-        default_limit = DEFAULT_MAX_SKIPPED if job.arithmetic.scales_loss else 1
-        session_hooks: list[tf.train.SessionRunHook] = [
-            *run.ranks.broadcast_hooks(),
-            *self._receive_slots(outputs, saver),
-            *self._layer_summaries(outputs),
-            hooks.ProgressHook(
-                outputs,
-                job,
-                warm_up=warm_up,
-                times=self._times,
-                batch_shape=_compiled_shape(features, job.plan.batch) if is_compiled else None,
-            ),
-            hooks.NonFiniteGuard(
-                outputs,
-                limit=settings.recovery.max_skipped_updates or default_limit,
-                features=features,
-                explain=functools.partial(_explain, job, network),
-            ),
+        session_hooks: list[tf.train.SessionRunHook] = [*run.ranks.broadcast_hooks()]
+        if outputs.slots and run.start.checkpoint is not None:
+            from bert_tf.train.shared_slots import ReceiveSlots
+
+            session_hooks.append(ReceiveSlots(outputs.slots, saver, run.ranks))
+        every = settings.log.layer_summary_steps
+        # If the optimizer state is sharded, all ranks must add up the norms of their parts.
+        if every and (run.log is not None or outputs.slots):
+            from bert_tf.diagnose.layer_summaries import LayerSummaries
+
+            session_hooks.append(LayerSummaries(outputs, every_steps=every, log=run.log))
+        shape = _compiled_shape(features, job.plan.batch) if is_compiled else None
+        session_hooks += [
+            ProgressHook(outputs, job, self._throughput, batch_shape=shape),
+            NonFiniteGuard(outputs, job, network, features),
         ]
         if run.log is not None or outputs.slots:
             session_hooks.append(hooks.CheckpointHook(outputs, job, saver))
         if run.log is not None:
-            if not self._times.updates:
-                session_hooks.append(hooks.FirstUpdate(self._record))
-            if is_compiled:
-                session_hooks.append(hooks.CompilationReport(warm_up, run.log, self._record))
-        every = settings.evaluation.eval_every_steps
-        if every is not None:
-            evaluate = self._evaluate_during_training
-            session_hooks.append(hooks.EvaluationHook(outputs, job, every, evaluate))
+            session_hooks.append(StartUp(run.log, self._throughput, is_compiled=is_compiled))
+        if settings.evaluation.eval_every_steps is not None:
+            session_hooks.append(hooks.EvaluationHook(outputs, job, self._evaluate_during_training))
         return session_hooks
-
-    def _layer_summaries(self, outputs: TrainOutputs) -> list[tf.train.SessionRunHook]:
-        every = self._job.settings.log.layer_summary_steps
-        # If the optimizer state is sharded, all ranks must add up the norms of their parts.
-        if not every or (self._job.run.log is None and not outputs.slots):
-            return []
-        from bert_tf.train.layer_summaries import LayerSummaries
-
-        return [LayerSummaries(outputs, every_steps=every, log=self._job.run.log)]
 
     def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
         job, run = self._job, self._job.run
@@ -266,18 +248,6 @@ class Trainer:
         from bert_tf.train.shared_slots import SharingSaver
 
         return SharingSaver(tf.global_variables(), slots=outputs.slots, ranks=run.ranks, **options)
-
-    def _receive_slots(
-        self, outputs: TrainOutputs, saver: ResumingSaver
-    ) -> list[tf.train.SessionRunHook]:
-        if not outputs.slots or self._job.run.start.checkpoint is None:
-            return []
-        from bert_tf.train.shared_slots import ReceiveSlots
-
-        return [ReceiveSlots(outputs.slots, saver, self._job.run.ranks)]
-
-    def _record(self, entries: Mapping[str, Any]) -> None:
-        ledger.add_to_run_json(self._job.settings.output_dir, entries)
 
 
 def initialise_weights(job: Job, network: Network) -> None:
@@ -312,8 +282,8 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
 
     ``features`` are this rank's part of a global batch, [accumulation steps x micro batch, ...].
     """
-    run, plan, optimization = job.run, job.plan, job.optimization
-    arithmetic = job.arithmetic
+    run, plan, arithmetic = job.run, job.plan, job.arithmetic
+    requested = plan.requested
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
     return build_train_op(
@@ -321,37 +291,37 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         features,
         plan=plan.batch,
         optimizer=_optimizer(
-            optimization,
+            plan,
             learning_rate,
             progress=(step + plan.steps.schedule_offset) / plan.steps.num_train_steps
-            if optimization.trained_from
+            if requested.trained_from
             else 0.0,
             kernels=arithmetic.kernels,
             ranks=run.ranks,
             product_type=arithmetic.options.policy.dense,
-            shard_state=optimization.shard_optimizer_state,
+            shard_state=requested.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(run.runtime, needed=arithmetic.scales_loss),
         ranks=run.ranks,
         settings=UpdateSettings(
-            clip_norm=optimization.clip_norm,
-            loss_normalization=optimization.batch.loss_normalization,
-            allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
-            most_rows=plan.batch.micro_batch_size * job.training.max_seq_length,
+            clip_norm=requested.clip_norm,
+            loss_normalization=requested.batch.loss_normalization,
+            allreduce_every_micro_batch=requested.allreduce_every_micro_batch,
+            most_rows=plan.batch.micro_batch_size * job.training.most_tokens,
             seed=job.settings.seed,
         ),
     )
 
 
-def create_run_state(network: Network, optimization: OptimizationSettings) -> None:
+def create_run_state(network: Network, plan: Plan) -> None:
     """Creates the variables that training saves in addition to the weights, like build_update.
 
     Leaves out those that checkpoints may lack (``start_point.OPTIONAL_STATE``). For a graph that is
     never run: neither the forward nor the backward pass is built.
     """
     tf.train.get_or_create_global_step()
-    _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
+    _optimizer(plan, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
@@ -366,29 +336,18 @@ def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> LossScale:
     )
 
 
-def _optimizer(
-    optimization: OptimizationSettings,
-    learning_rate: tf.Tensor | float,
-    **how: Any,
-) -> Optimizer:
-    """The optimizer of the settings; ``how`` has the arguments for its computation."""
+def _optimizer(plan: Plan, learning_rate: tf.Tensor | float, **how: Any) -> Optimizer:
+    """The optimizer of a plan; ``how`` has the arguments for its computation."""
+    requested = plan.requested
     return Optimizer(
-        optimization.optimizer,
+        requested.optimizer,
         learning_rate,
-        weight_decay=optimization.weight_decay,
-        rate_factor=optimization.rate_factor,
-        trained_from=optimization.start_of,
+        weight_decay=requested.weight_decay,
+        rate_factor=requested.rate_factor,
+        trained_from=requested.start_of,
         **how,
-        **optimization.optimizer_options,
+        **requested.optimizer_options,
     )
-
-
-def _explain(
-    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
-) -> NonFiniteError:
-    from bert_tf.train.nonfinite import explain
-
-    return explain(job, network, session, skipped)
 
 
 def _compiled_shape(features: Features, batch: BatchPlan) -> tf.Tensor:

@@ -14,13 +14,14 @@ import tensorflow.compat.v1 as tf
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import create_network
 from bert_tf.ranks.ranks import Ranks
+from bert_tf.train import loop
 from bert_tf.train.job import Job
 from bert_tf.train.trainer import build_update
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 
-_WARM_UP_UPDATES, _TIMED_UPDATES = 2, 2
-_TIMED_SECONDS, _MOST_UPDATES = 2.0, 50
+_WARM_UP_UPDATES = 2
+_TIMED_SECONDS, _FEWEST_UPDATES, _MOST_UPDATES = 2.0, 2, 50
 # Products that are large enough for the full rate, small enough to be quick.
 _ROWS, _ROWS_ON_A_GPU = 2048, 8192
 _TIMED_PRODUCTS = 5
@@ -40,17 +41,11 @@ def seconds_per_update(job: Job) -> float:
         return batch.accumulation_steps * time_updates(one, typical_batch(one))
 
 
-def time_updates(
-    job: Job,
-    batch: Batch,
-    *,
-    fewest_updates: int = _TIMED_UPDATES,
-    timed_seconds: float = _TIMED_SECONDS,
-) -> float:
+def time_updates(job: Job, batch: Batch) -> float:
     """The median seconds of an update of a fresh network on one batch, on the slowest rank.
 
-    Times updates for about ``timed_seconds``, and at least ``fewest_updates`` of them, after two
-    that may include compilation. Collective.
+    Times updates for about two seconds, and at least two of them, after two that may include
+    compilation. Collective.
     """
     with tf.Graph().as_default():
         fed = {
@@ -70,31 +65,30 @@ def time_updates(
 
             session.run(initial_values)
             *_, last = (update() for _ in range(_WARM_UP_UPDATES))
-            updates = min(max(math.ceil(timed_seconds / last), fewest_updates), _MOST_UPDATES)
+            updates = min(max(math.ceil(_TIMED_SECONDS / last), _FEWEST_UPDATES), _MOST_UPDATES)
             seconds = [update() for _ in range(job.run.ranks.broadcast(updates))]
     return max(job.run.ranks.gather(statistics.median(seconds)))
 
 
 def typical_batch(job: Job) -> Batch:
     """The batch of median size among the next batches of this rank."""
-    with (
-        tf.Graph().as_default(),
-        tf.Session(config=session_config(job.arithmetic.session)) as session,
-    ):
+
+    def next_batches() -> tf.data.Dataset:
         dataset = job.train_input()
         shapes = [spec.shape for spec in dataset.element_spec.values()]
         are_static = all(shape.is_fully_defined() for shape in shapes)
-        iterator = tf.data.make_initializable_iterator(dataset.take(1 if are_static else _BATCHES))
-        next_batch = iterator.get_next()
-        session.run(iterator.initializer)
-        batches = []
-        while True:
-            try:
-                batches.append(session.run(next_batch))
-            except tf.errors.OutOfRangeError:
-                break
-    batches.sort(key=lambda batch: sum(value.size for value in batch.values()))
-    return batches[len(batches) // 2]
+        return dataset.take(1 if are_static else _BATCHES)
+
+    batches = loop.predict(
+        next_batches,
+        lambda features: features,
+        checkpoint=None,
+        hooks=(),
+        seed=job.settings.seed,
+        config=session_config(job.arithmetic.session),
+    )
+    by_size = sorted(batches, key=lambda batch: sum(value.size for value in batch.values()))
+    return by_size[len(by_size) // 2]
 
 
 def describe_conditions(job: Job) -> str:

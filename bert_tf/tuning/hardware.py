@@ -19,12 +19,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommandLine, RuntimeSettings
-from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 
-# Narrower networks are quick in any precision, and float32 keeps more digits.
-LEAST_WIDTH = 128
 _PRECISION_FLAGS = {"precision", "precision_policy", "amp", "use_fp16"}
 
 
@@ -190,9 +187,9 @@ def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
     found = [hardware.gpu_compute_capability for hardware in everywhere]
     capabilities = [capability for capability in found if capability is not None]
     have_all = len(capabilities) == len(found)
-    return dataclasses.replace(
-        local,
+    return Hardware(
         gpu_compute_capability=min(capabilities) if have_all else None,
+        gpu_count=local.gpu_count,
         processor=max((hardware.processor for hardware in everywhere), key=KINDS.index),
     )
 
@@ -215,91 +212,44 @@ def agree_on_hardware(ranks: Ranks, local: Hardware) -> Hardware:
     return weakest(local, [found for _, found in everywhere])
 
 
-def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> PrecisionPolicy:
-    """The policy of the precision ``base``, with the changes that the user requested.
-
-    Raises UserError for float16 on a CPU, and for bfloat16 on one that does not compute it.
-    """
-    policy = policy_for(base).changed(runtime.numerics.policy_changes)
-    in_float16 = policy.classes_in("fp16")
-    if in_float16 and not hardware.has_gpu and not runtime.numerics.allow_slow_fp16:
-        from_file = [name for name in in_float16 if name in runtime.numerics.policy_changes]
-        requested, instead = "--precision=fp16", "--precision=auto"
-        if from_file:
-            requested = f"float16 for {', '.join(from_file)} (--precision_policy)"
-            instead = "float32 or bfloat16 there"
-        raise UserError(
-            f"{requested} on a CPU is hundreds of times slower than fp32, because TensorFlow only "
-            f"emulates it there; use {instead}, or --allow_slow_fp16 for a test."
-        )
-    check_computed(policy, hardware)
-    return policy
-
-
-def check_computed(policy: PrecisionPolicy, hardware: Hardware) -> None:
-    """Raises UserError for bfloat16 on a processor on which TensorFlow crashes in it."""
-    crashes = not hardware.has_gpu and not hardware.processor.computes_bfloat16
-    if crashes and policy.classes_in("bf16"):
-        raise UserError(
-            f"TensorFlow crashes in bfloat16 products on this machine, {hardware.processor.name}; "
-            "lift the limit, or use float32."
-        )
-
-
-def settled(runtime: RuntimeSettings, hardware: Hardware) -> RuntimeSettings:
-    """The user's choices, with what they leave to the hardware decided.
+def settled(
+    runtime: RuntimeSettings,
+    hardware: Hardware,
+    *,
+    kept: Mapping[str, Any] | None = None,
+    command: CommandLine | None = None,
+) -> tuple[RuntimeSettings, list[str]]:
+    """The user's choices, with what they leave to the hardware decided; and notes.
 
     XLA compiles on GPUs unless the user says otherwise: there, each operation that is not fused
     with others reads and writes the memory. On CPUs its products are slower than TensorFlow's.
-    ``--amp`` means float16 on GPUs, as in NVIDIA's scripts, and bfloat16 on CPUs.
+    ``--amp`` means float16 on GPUs, as in NVIDIA's scripts, and bfloat16 on CPUs. A model that was
+    trained predicts in the precision of its training, which ``kept`` has, unless ``command`` gives
+    one.
     """
-    use_xla = hardware.has_gpu if runtime.use_xla is None else runtime.use_xla
-    numerics = runtime.numerics
+    numerics, notes = runtime.numerics, list[str]()
+    precision, changes = numerics.precision, numerics.policy_changes
     if numerics.amp:
-        half = "fp16" if hardware.has_gpu else "bf16"
-        numerics = dataclasses.replace(numerics, amp=False, precision=half)
-    return dataclasses.replace(runtime, use_xla=use_xla, numerics=numerics)
+        precision = "fp16" if hardware.has_gpu else "bf16"
+    if kept is not None and "precision" in kept:
+        given = command.values.keys() - command.defaulted if command else ()
+        stored = kept["precision"], kept.get("precision_policy", {})
+        if not _PRECISION_FLAGS.intersection(given):
+            precision, changes, notes = usable_precision(kept, hardware)
+        elif precision not in (stored[0], "auto") or changes != stored[1]:
+            notes = [
+                f"warning: --precision={precision}, but the model was trained with {stored[0]}; "
+                "other commands and load_model predict with that"
+            ]
+    numerics = dataclasses.replace(numerics, amp=False, precision=precision, policy_changes=changes)
+    use_xla = hardware.has_gpu if runtime.use_xla is None else runtime.use_xla
+    return dataclasses.replace(runtime, use_xla=use_xla, numerics=numerics), notes
 
 
 def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
     """The content of --precision_policy, to compare ranks: its path may differ between hosts."""
     changes = runtime.numerics.policy_changes
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
-
-
-def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy) -> bool:
-    """Whether gradients pass through float16: in the network or in communication."""
-    compressed = runtime.library is not None and runtime.communication.compression == "fp16"
-    return bool(policy.classes_in("fp16")) or compressed
-
-
-def decide_precision(
-    requested: str, hardware: Hardware, *, hidden_size: int | None = None, before: str | None = None
-) -> tuple[str, str | None]:
-    """Decides ``--precision``; the same for the same network on the same kind of hardware.
-
-    Also returns what it follows from, for the ledger; None if the user gave it.
-
-    Args:
-      requested: ``auto`` or one of ``PRECISIONS``.
-      hardware: what all ranks compute on.
-      hidden_size: the network's width; None if it is not known yet, which stands for a wide one.
-      before: the precision of the run to resume, or that trained the weights; None if there was
-        none. ``auto`` keeps it unless it is slow on this hardware.
-
-    Raises UserError for an unknown precision.
-    """
-    if requested != "auto":
-        if requested not in PRECISIONS:
-            choices = ", ".join(("auto", *PRECISIONS))
-            raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
-        return requested, None
-    fastest = hardware.native_precisions()
-    if before in fastest:
-        return before, "the run's precision before"
-    if not hardware.has_gpu and hidden_size is not None and hidden_size < LEAST_WIDTH:
-        return "fp32", f"a network less than {LEAST_WIDTH} wide"
-    return fastest[0], hardware.describe()
 
 
 def usable_precision(
@@ -320,40 +270,3 @@ def usable_precision(
         "predicts in fp32; probabilities may differ in the third digit"
     )
     return "fp32", {}, [note]
-
-
-def with_kept_precision(
-    runtime: RuntimeSettings, kept: Mapping[str, Any], command: CommandLine, hardware: Hardware
-) -> tuple[RuntimeSettings, list[str]]:
-    """The runtime with the precision of a model's training, unless the user gave one; and notes."""
-    numerics = runtime.numerics
-    if not command.defaulted.issuperset(_PRECISION_FLAGS & command.values.keys()):
-        stored, changes = kept["precision"], kept.get("precision_policy", {})
-        if numerics.precision in (stored, "auto") and numerics.policy_changes == changes:
-            return runtime, []
-        return runtime, [
-            f"warning: --precision={numerics.precision}, but the model was trained with {stored}; "
-            "other commands and load_model predict with that"
-        ]
-    precision, changes, notes = usable_precision(kept, hardware)
-    numerics = dataclasses.replace(numerics, precision=precision, policy_changes=changes)
-    return dataclasses.replace(runtime, numerics=numerics), notes
-
-
-def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
-    """A sentence if ``precision`` is slower than float32 on the hardware, else None."""
-    native = hardware.native_precisions()
-    if precision in native:
-        return None
-    if precision == "bf16" and not hardware.has_gpu:
-        return f"this is {hardware.describe()}; fp32 is faster here"
-    where = "GPU" if hardware.has_gpu else "CPU"
-    return (
-        f"this {where} only emulates {precision} products, very slowly; {native[0]} is faster here"
-    )
-
-
-def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
-    """A sentence for every precision of the policy that is slower than float32."""
-    used = [name for name in PRECISIONS if policy.classes_in(name)]
-    return [warning for name in used if (warning := slow_precision_warning(name, hardware))]

@@ -83,17 +83,21 @@ class Option:
         """The type of its values other than None."""
         return self.kind or type(self.default)
 
-    def problem(self, value: Any) -> str | None:
-        """A sentence about a value that is out of bounds or not a choice; None if it is valid."""
+    def problem(self, value: Any, *, flag: str = "") -> str | None:
+        """A sentence about a value that is out of bounds or not a choice; None if it is valid.
+
+        ``flag`` is the flag that gave it, if not the usual one.
+        """
+        flag = flag or self.flag
         if self.choices and value not in (None, *self.choices):
-            return f"--{self.flag}={value} is not one of {', '.join(self.choices)}."
+            return f"--{flag}={value} is not one of {', '.join(self.choices)}."
         if isinstance(value, float) and math.isnan(value):
-            return f"--{self.flag}=nan must be a number."
+            return f"--{flag}=nan must be a number."
         if isinstance(value, float) and math.isinf(value) and not self.takes_infinity:
-            return f"--{self.flag}={value:g} must be finite."
+            return f"--{flag}={value:g} must be finite."
         if self.bounds is not None and value is not None and value not in self.bounds:
             advice = f"; {self.advice}" if self.advice else ""
-            return f"--{self.flag}={shown(value)} must {self.bounds}{advice}."
+            return f"--{flag}={shown(value)} must {self.bounds}{advice}."
         return None
 
     def checked(self, value: Any) -> Any:

@@ -19,8 +19,8 @@ PAGES = ["README.md", "docs/start/tutorial.md", *(f"docs/{name}.md" for name in
           "howto/pretraining", "howto/learning_rate", "why/batches_and_ranks",
           "howto/many_machines", "howto/precision", "howto/when_training_fails", "howto/xla",
           "howto/checkpoints", "howto/question_answering", "howto/classification",
-          "howto/fine_tuning", "howto/tagging", "howto/vectors", "howto/evaluation",
-          "howto/domain_adaptation",
+          "howto/fine_tuning", "howto/tagging", "howto/multiple_choice", "howto/vectors",
+          "howto/evaluation", "howto/domain_adaptation",
           "howto/distillation", "howto/replaced_token_detection", "howto/serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
@@ -100,7 +100,8 @@ def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
     scripts = ("run_classifier.py", "run_distillation.py", "run_electra.py", "run_evaluation.py",
-               "run_features.py", "run_ner.py", "run_pretraining.py", "run_squad.py")  # fmt: skip
+               "run_features.py", "run_multiple_choice.py", "run_ner.py", "run_pretraining.py",
+               "run_squad.py")  # fmt: skip
     rooms = ("benchmarks", "bert_tf", "data_prep", "recipes", "tools")
     for name in ("README.md", *rooms, *scripts):
         (path / name).symlink_to(ROOT / name)

@@ -117,6 +117,7 @@ TASKS = {
         *("top_end_indices", "top_end_logits"),
     },
     "masked_words": {"positions", "probabilities", "word_ids", "words"},
+    "multiple_choice": {"scores"},
     "vectors": {"vectors"},
 }
 

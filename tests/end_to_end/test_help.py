@@ -14,7 +14,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 TRAINING = [
     *("run_pretraining.py", "run_squad.py", "run_classifier.py", "run_ner.py"),
-    *("run_distillation.py", "run_electra.py"),
+    *("run_multiple_choice.py", "run_distillation.py", "run_electra.py"),
 ]
 # A flag of its own for each script that does not train.
 OTHERS = {"run_evaluation.py": "--text_column", "run_features.py": "--pooling"}

@@ -11,7 +11,7 @@ import pytest
 from bert_tf.tasks.question_answering.examples import Answer
 from bert_tf.tasks.question_answering.metrics import ThresholdPoint
 from bert_tf.tasks.question_answering.report import write_report
-from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.tasks.tagging.report import write_report as write_tagging_report
 from tests.helpers.programs import skip_without
 from tests.helpers.squad_answers import answered

@@ -123,3 +123,26 @@ def test_classification(tmp_path):
     model = transformers.BertForSequenceClassification.from_pretrained(directory)
     assert found == pytest.approx(losses_of_torch(model, batch), rel=1e-3)
     assert found[-1] < found[0] / 3
+
+
+def test_multiple_choice(tmp_path):
+    """SWAG's table; the head has one output, and its name alone tells it from a rating's."""
+    directory = write_start(tmp_path / "start", "BertForMultipleChoice", ["unused"])
+    endings = [["paris .", "friends"], ["towns", "live ?"], ["old", "in"], ["?", "."]]
+    labels = [0, 1, 1, 0]
+    rows = [[" ".join(words), "the", *of_row] for words, of_row in zip(SENTENCES, endings)]
+    lines = [",".join(f'"{cell}"' for cell in [*row, label]) for row, label in zip(rows, labels)]
+    table = "\n".join(["sent1,sent2,ending0,ending1,label", *lines])
+    (tmp_path / "train.csv").write_text(table)
+    flags = [f"--train_file={tmp_path}/train.csv"]
+    found = losses_of("run_multiple_choice.py", directory, tmp_path / "out", *flags)
+
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(directory)
+    first = [row[0] for row in rows for _ in range(2)]
+    second = [f"the {ending}" for of_row in endings for ending in of_row]
+    inputs = tokenizer(first, second, padding=True, return_tensors="pt")
+    batch = {name: value.view(len(rows), 2, -1) for name, value in inputs.items()}
+    batch["labels"] = torch.tensor(labels)
+    model = transformers.BertForMultipleChoice.from_pretrained(directory)
+    assert found == pytest.approx(losses_of_torch(model, batch), rel=1e-3)
+    assert found[-1] < found[0] / 3

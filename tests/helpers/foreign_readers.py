@@ -41,7 +41,7 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import read_answers, read_null_odds
-from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object

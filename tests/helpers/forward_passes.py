@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bert_tf.model.bert import bert_output
-from bert_tf.tasks.pretraining.graph import pretraining_heads
+from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import span_head
 
 
-def pretraining_outputs(
-    variables, config, features, options, *, masked_lm=True, next_sentence=True
-):
+def pretraining_specs(config, **heads):
+    """The variables of a network with these heads."""
+    return PretrainingTask(config, **heads).specs()
+
+
+def pretraining_outputs(variables, config, features, options, **heads):
     """The outputs of a network with these heads, from ``features`` of one micro batch."""
     encoded = bert_output(variables, config, features, options).sequence_output
-    positions = features["masked_lm_positions"] if masked_lm else None
-    return pretraining_heads(
-        encoded, positions, variables, config, options, next_sentence=next_sentence
-    )
+    return PretrainingTask(config, **heads).head_outputs(encoded, variables, features, options)
 
 
 def span_logits(variables, config, features, options):

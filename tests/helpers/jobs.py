@@ -1,21 +1,20 @@
 """Runs, plans and jobs for tests that look at one thing of them: everything else is as in a run."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.single import SingleProcess
-from bert_tf.train.arithmetic import Arithmetic
+from bert_tf.ranks.single import PlannedRanks, SingleProcess
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.ledger import training_ledger
-from bert_tf.train.plan import Plan, resolve, resolve_batches, schedule_of
+from bert_tf.train.plan import Plan, resolve, schedule_of
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
+from bert_tf.tuning.arithmetic import Arithmetic, SessionSettings
 from bert_tf.tuning.hardware import Hardware
-from bert_tf.tuning.session import SessionSettings
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.watch.interface import NoWatch
 from tests.helpers.regression_task import RegressionTask
 from tests.helpers.settings import optimization_settings, run_settings, runtime_settings
@@ -24,14 +23,13 @@ from tests.helpers.small_span_model import CONFIG
 
 def begun(**changes):
     """A run of one process that has begun, on a CPU and from scratch."""
-    ranks = changes.get("ranks", SingleProcess(1))
+    ranks, record = changes.get("ranks", SingleProcess(1)), changes.pop("record", None)
     usual = {
         "settings": run_settings(Path("out"), seed=1, do_train=True),
         "runtime": runtime_settings(),
         "ranks": ranks,
         "watch": NoWatch(ranks),
-        "start": NEW,
-        "record": None,
+        "start": dataclasses.replace(NEW, record=record),
         "hardware": Hardware(),
         "log": None,
         "until_end": contextlib.ExitStack(),
@@ -44,17 +42,21 @@ def arithmetic(**changes):
     usual = {
         "precision": "fp32",
         "options": ForwardOptions(),
-        "kernels": TensorFlowKernels(),
         "session": SessionSettings(threads=1),
-        "scales_loss": False,
+        "against_native_ops": "requested",
     }
     return Arithmetic(**{**usual, **changes})
 
 
-def resolve_new(requested, world_size, record_count, *, scaled, trains=True):
-    """The plan of a run that begins."""
-    batch = resolve_batches(requested, world_size, NEW, scaled=scaled)
-    return resolve(requested, batch, record_count, trains=trains)
+def resolve_on(requested, world_size, record_count=1, *, scaled=False, trains=True, start=NEW):
+    """The plan of a run on planned ranks, whose steps are ``scaled`` unless it says otherwise."""
+    run = begun(
+        ranks=PlannedRanks(world_size, num_threads=1),
+        settings=run_settings(Path("out"), do_train=trains),
+        runtime=runtime_settings(library="horovod" if scaled else None),
+        start=start,
+    )
+    return resolve(run, requested, record_count)
 
 
 def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
@@ -64,34 +66,31 @@ def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
         num_warmup_steps=num_warmup_steps,
         learning_rate=learning_rate,
     )
-    return resolve_new(requested, 1, 1, scaled=False).steps
+    return resolve_on(requested, 1).steps
 
 
 def batch_and_steps(optimization, world_size=1, *, records=1, **how):
     """The batches and steps of a new run."""
-    scaled = optimization.steps.scaled_by_ranks(by_default=False)
-    plan = resolve_new(optimization, world_size, records, scaled=scaled, **how)
+    plan = resolve_on(optimization, world_size, records, **how)
     return plan.batch, plan.steps
 
 
 def plan_of(optimization, *, batch=None, steps=None):
     """A plan for one process, by default of 100 steps and batches of two sequences."""
     steps = steps or step_plan()
-    return Plan(batch or BatchPlan(2, 1, world_size=1), steps, schedule_of(optimization, steps))
+    schedule = schedule_of(optimization, steps)
+    return Plan(batch or BatchPlan(2, 1, world_size=1), steps, schedule, optimization)
 
 
 def ledger_of(optimization, *, ranks, start=NEW, records=100, **changes):
     """The ledger of a run of a small task on so many records."""
     run = begun(ranks=ranks, start=start)
-    scaled = optimization.steps.scaled_by_ranks(by_default=False)
-    batch = resolve_batches(optimization, ranks.world_size, start, scaled=scaled)
     job = Job(
         run,
-        resolve(optimization, batch, records),
+        resolve(run, optimization, records),
         arithmetic(**changes),
         RunModel(RegressionTask(CONFIG), None),
         JobData(GivenBatches(None, 4), None, entries={"sha256": "abc", "train_records": records}),
-        optimization,
     )
     return training_ledger(job)
 
@@ -119,5 +118,4 @@ def job_of(
         arithmetic=arithmetic(**of_arithmetic),
         model=model or RunModel(task, None),
         data=JobData(training, evaluation, entries={}),
-        optimization=optimization,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.model_directory.classes import CHOICE, MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.pretraining.graph import pretraining_specs
+from bert_tf.tasks.multiple_choice.task import ChoiceTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.small_span_model import CONFIG, write_model, write_weights
 
 WORD_LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -32,6 +33,11 @@ def write_tagger(directory: Path) -> Path:
     return write_weights(directory, specs, classes=Classes("word_labels", WORD_LABELS))
 
 
+def write_chooser(directory: Path) -> Path:
+    """A model for multiple choice."""
+    return write_weights(directory, ChoiceTask(CONFIG).specs(), classes=Classes(CHOICE))
+
+
 def write_pretrained(directory: Path) -> Path:
     """A model with a masked-LM head and one for next sentences."""
     return write_weights(directory, pretraining_specs(CONFIG, next_sentence=True))
@@ -46,6 +52,7 @@ def write_encoder(directory: Path) -> Path:
 WRITERS = {
     "classification": write_classifier,
     "tagging": write_tagger,
+    "multiple_choice": write_chooser,
     "question_answering": write_model,
     "masked_words": write_pretrained,
     "vectors": write_encoder,

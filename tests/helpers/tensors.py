@@ -15,6 +15,16 @@ def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+def assert_same_variables(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], **tolerance: float
+) -> None:
+    """Compares arrays by name: to the bit or, if there is one, up to a tolerance."""
+    assert found.keys() == expected.keys()
+    tolerance = tolerance or {"rtol": 0, "atol": 0}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, err_msg=name, **tolerance)
+
+
 def set_variables(
     session: tf.Session, variables: Sequence[tf.Variable], values: Mapping[str, np.ndarray]
 ) -> None:

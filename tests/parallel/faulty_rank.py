@@ -54,23 +54,23 @@ def act_once(action, marker):
 
 def after_an_update(action, marker):
     """Does ``action`` as a part of a hook."""
-    from bert_tf.train import hooks
+    from bert_tf.train import progress
 
-    after_update = hooks.ProgressHook.after_update
+    after_update = progress.ProgressHook.after_update
 
     def and_then(self, *arguments, **named):
         if self.step == STEP:
             act_once(action, marker)
         return after_update(self, *arguments, **named)
 
-    hooks.ProgressHook.after_update = and_then
+    progress.ProgressHook.after_update = and_then
 
 
 def at_steps(steps, marker):
     """Is killed once after each of the steps, before that of a checkpoint there is written."""
-    from bert_tf.train import hooks
+    from bert_tf.train import progress
 
-    after_update = hooks.ProgressHook.after_update
+    after_update = progress.ProgressHook.after_update
 
     def and_then(self, *arguments, **named):
         if self.step in steps:
@@ -78,7 +78,7 @@ def at_steps(steps, marker):
             act_once(AFTER_AN_UPDATE["killed"], own)
         return after_update(self, *arguments, **named)
 
-    hooks.ProgressHook.after_update = and_then
+    progress.ProgressHook.after_update = and_then
 
 
 def while_reading(marker):

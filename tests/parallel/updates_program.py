@@ -34,8 +34,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.tuning.choice import reason_against_native_ops
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, reason_against_native_ops, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, LossScale
@@ -200,7 +199,7 @@ def make_distillation(config):
 
 def make_electra(config):
     """The task of a discriminator with a generator of half its width."""
-    return ReplacedTokens(generator_hidden_size=0.5).task(config, sentence_order=False)
+    return ReplacedTokens(generator_hidden_size=0.5).task(config)
 
 
 TASKS = {

@@ -20,31 +20,32 @@ MOST_LINES = {
     "": 7,
     "checkpoint": 3_115,
     "cli": 873,
-    "commands": 1_719,
+    "commands": 1_731,
     "compat": 1_659,
-    "config": 1_292,
-    "doctor": 625,
+    "config": 1_306,
+    "diagnose": 881,
+    "doctor": 588,
     "durable": 1_277,
-    "finetune": 1_640,
-    "inference": 1_183,
-    "input": 1_915,
-    "model": 2_681,
+    "finetune": 1_700,
+    "inference": 1_197,
+    "input": 1_894,
+    "model": 2_690,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
-    "records": 2_448,
-    "serving": 543,
-    "tasks": 14_197,
+    "records": 2_466,
+    "serving": 568,
+    "tasks": 14_463,
     "text": 2_725,
-    "train": 4_870,
-    "tuning": 537,
-    "update": 2_902,
-    "util": 2_364,
+    "train": 3_775,
+    "tuning": 546,
+    "update": 2_828,
+    "util": 2_388,
     "watch": 772,
 }
-MOST_FILES = 323
+MOST_FILES = 322
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (188, 31_010)}
+MOST_REACHED = {"run_pretraining.py": (185, 30_592)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

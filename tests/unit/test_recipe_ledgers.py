@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from bert_tf.diagnose.memory import estimate_memory
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -15,7 +16,6 @@ from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-from bert_tf.train.memory import estimate_memory
 from bert_tf.train.plan import schedule_of
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
@@ -138,7 +138,7 @@ def parsed(tmp_path, monkeypatch):
 
 
 def settled(optimization):
-    """As a new run with --horovod does (``plan.scales_steps``)."""
+    """As a new run with --horovod does (``plan.resolve``)."""
     if optimization.steps.scale_steps_by_ranks is None:
         return with_values(optimization, scale_steps_by_ranks=True)
     return optimization

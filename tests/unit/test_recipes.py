@@ -16,11 +16,11 @@ import pytest
 from absl import flags
 
 from bert_tf.model.config import BertConfig
-from bert_tf.tasks.pretraining.distillation_flags import (
+from bert_tf.tasks.pretraining.flags import (
     define_distillation_flags,
     distillation_settings,
 )
-from tests.helpers.jobs import resolve_new
+from tests.helpers.jobs import resolve_on
 from tests.helpers.programs import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).
@@ -71,7 +71,7 @@ def test_distilbert_as_published(ranks, accumulation_steps, tmp_path, monkeypatc
     [(pattern, factor)] = optimization.rate_factors
     assert re.search(pattern, "bert/embeddings/position_embeddings")
     assert factor == 0
-    batch = resolve_new(optimization, ranks, 10**6, scaled=False).batch
+    batch = resolve_on(optimization, ranks, 10**6).batch
     assert batch.accumulation_steps == accumulation_steps
     assert batch.global_batch_size == 5 * 50 * 8
 

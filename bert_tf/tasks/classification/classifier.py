@@ -12,8 +12,9 @@ from bert_tf.config.declared import with_settings_of_model
 from bert_tf.inference.sequences import SequencePredictor, Text, listed, parts_of
 from bert_tf.model_directory.classes import REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.records.sequences import inputs_of
 from bert_tf.tasks.classification.answers import Answers, logits_of_texts
-from bert_tf.tasks.classification.features import check_length, inputs_of, sequences_of
+from bert_tf.tasks.classification.features import check_length, sequences_of
 from bert_tf.tasks.classification.texts import LongTexts, Row
 
 
@@ -106,7 +107,7 @@ class TextClassifier(SequencePredictor):
         encoded = [sequences_of(row, self._tokenizer, length, self._long_texts)[0] for row in rows]
         sequences = [sequence for of_row in encoded for sequence in of_row]
         width = self.padded(max(len(ids) for ids, _ in sequences))
-        found = self.run(inputs_of(sequences, width, self._tokenizer))
+        outputs = self.run(inputs_of(sequences, width, self._tokenizer))
         windows = np.array([len(of_row) for of_row in encoded])
-        logits = logits_of_texts(found["logits"], windows)
+        logits = logits_of_texts(outputs["logits"], windows)
         return Answers(self.classes, logits)

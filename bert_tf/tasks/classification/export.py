@@ -7,7 +7,12 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.inference.export import Exportable, Tensors, checked_length
-from bert_tf.inference.graph_tokenizer import GraphTokenizer, kept_tokens, with_special_tokens
+from bert_tf.inference.graph_tokenizer import (
+    GraphTokenizer,
+    kept_counts,
+    kept_tokens,
+    with_special_tokens,
+)
 from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, Classes
 from bert_tf.model_directory.complete import CompleteModel
@@ -77,19 +82,6 @@ class ExportableClassifier(Exportable):
         )
         left_out = tf.cast(tf.add_n(counts) - tf.add_n(kept), tf.int32)
         return {**self.outputs(network, features), "tokens_left_out": left_out}
-
-
-def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
-    """Like ``text.truncation.kept_counts`` for [B] int64 tensors."""
-    if len(counts) == 1:
-        return [tf.minimum(counts[0], room)]
-    first, second = counts
-    # The shorter text is kept whole if it takes no more than its half of the room.
-    half, rest = (room + 1) // 2, room // 2
-    return [
-        tf.minimum(first, tf.maximum(room - second, half)),
-        tf.minimum(second, tf.maximum(room - first, rest)),
-    ]
 
 
 def _cut(part: tf.RaggedTensor, kept: tf.Tensor, long_texts: LongTexts) -> tf.RaggedTensor:

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING
-from bert_tf.records.sequences import Encoded, SequenceStage, padded_inputs
+from bert_tf.records.sequences import Encoded, SequenceStage, TokenSequence, inputs_of, joined
 from bert_tf.tasks.classification.texts import CUT_OFF, WINDOWS, Label, LongTexts, Row, TextFile
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
 VERSION = 1  # goes up when the records of equal input change
-
-TokenSequence = tuple[list[int], list[int]]  # token ids and segment ids
 
 
 def feature_stage(
@@ -30,8 +28,6 @@ def feature_stage(
     training: bool,
     long_texts: LongTexts = CUT_OFF,
     num_workers: int = 0,
-    rows_per_batch: int = 256,
-    rows_per_worker: int = 20_000,
 ) -> SequenceStage:
     """The stage that makes the records of a file.
 
@@ -53,8 +49,8 @@ def feature_stage(
         RowEncoder(max_seq_length, task.num_targets, long_texts),
         unit="examples",
         total=len(file.rows),
-        items_per_batch=rows_per_batch,
-        total_per_worker=rows_per_worker,
+        items_per_batch=256,
+        total_per_worker=20_000,
         num_workers=num_workers,
     )
 
@@ -84,34 +80,26 @@ class RowEncoder:
         """Encodes rows, in order."""
         size = self.max_seq_length
         encoded = [sequences_of(row, tokenizer, size, self.long_texts) for row in items]
-        sequences = [sequence for found, _ in encoded for sequence in found]
-        labels = [row.label for row, (found, _) in zip(items, encoded) for _ in found]
+        sequences = [sequence for of_row, _ in encoded for sequence in of_row]
+        labels = [row.label for row, (of_row, _) in zip(items, encoded) for _ in of_row]
         inputs = inputs_of(sequences, size, tokenizer)
         features = {**inputs, "labels": targets_of(labels, self.num_targets)}
         counts = {"examples": len(items), "cut_examples": sum(is_cut for _, is_cut in encoded)}
         if self.long_texts.long_texts != WINDOWS:
             return Encoded(features, counts)
-        per_row = np.array([len(found) for found, _ in encoded], np.int32)
+        per_row = np.array([len(of_row) for of_row, _ in encoded], np.int32)
         return Encoded(features, {**counts, "windows": len(sequences)}, per_row)
 
 
 def targets_of(labels: Sequence[Label | None], num_targets: int) -> np.ndarray:
     """Labels as in records: float32 [N, num_targets]; texts without a label have zeros."""
-    found = np.zeros((len(labels), num_targets), np.float32)
-    for row, label in zip(found, labels):
+    targets = np.zeros((len(labels), num_targets), np.float32)
+    for row, label in zip(targets, labels):
         if isinstance(label, tuple):
             row[list(label)] = 1
         else:
             row[0] = label or 0.0
-    return found
-
-
-def inputs_of(
-    sequences: Sequence[TokenSequence], width: int, tokenizer: Tokenizer
-) -> dict[str, np.ndarray]:
-    """The network's inputs for sequences, [N, width] each."""
-    ids, segments = zip(*sequences)
-    return padded_inputs(ids, width, pad_id=tokenizer.pad_id, segments=segments)
+    return targets
 
 
 def sequences_of(
@@ -123,11 +111,5 @@ def sequences_of(
     """
     parts = [tokenizer.encode(text) for text in row.sentences]
     room = max_seq_length - 1 - len(parts)
-    sequences = []
-    for kept in long_texts.cut(parts, room):
-        ids, segments = [tokenizer.cls_id], [0]
-        for number, part in enumerate(kept):
-            ids += [*part, tokenizer.sep_id]
-            segments += [number] * (len(part) + 1)
-        sequences.append((ids, segments))
+    sequences = [joined(kept, tokenizer) for kept in long_texts.cut(parts, room)]
     return sequences, sum(map(len, parts)) > room

@@ -37,20 +37,20 @@ class LossSettings(Settings):
 
 def _thresholds(given: str) -> dict[str, float]:
     """Class -> threshold, of ``0.4`` or ``first=0.4,second=0.7``."""
-    found = {}
+    thresholds = {}
     for part in given.split(",") if given else ():
         name, _, number = part.rpartition("=")
         try:
-            found[name.strip()] = float(number)
+            thresholds[name.strip()] = float(number)
         except ValueError:
-            found[name.strip()] = -1.0
-    is_mixed = _ALL in found and len(found) > 1
-    if is_mixed or not all(0 <= value <= 1 for value in found.values()):
+            thresholds[name.strip()] = -1.0
+    is_mixed = _ALL in thresholds and len(thresholds) > 1
+    if is_mixed or not all(0 <= value <= 1 for value in thresholds.values()):
         raise UserError(
             f"--threshold={given} must be a probability such as 0.4, or one for each of some "
             "classes, such as spam=0.4,toxic=0.7."
         )
-    return found
+    return thresholds
 
 
 @dataclasses.dataclass(frozen=True)

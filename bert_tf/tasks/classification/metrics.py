@@ -11,6 +11,8 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from bert_tf.finetune.scores import Counts
+
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
     """The fraction of correct predictions."""
@@ -58,9 +60,9 @@ def root_mean_squared_error(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 def macro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
     """The mean of the classes' F1, of classes that are a label or a prediction of some text."""
-    found = counts_of(_by_class(labels, predicted), _by_class(predicted, labels))
-    occurs = found.true + found.missed + found.wrong > 0
-    return float(found.f1[occurs].mean()) if occurs.any() else 0.0
+    counts = counts_of(_by_class(labels, predicted), _by_class(predicted, labels))
+    occurs = counts.labelled + counts.predicted > 0
+    return float(counts.f1[occurs].mean()) if occurs.any() else 0.0
 
 
 def micro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -85,42 +87,10 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 F1_OF_CLASSES = ("macro_f1", "micro_f1")
 
 
-class Counts(NamedTuple):
-    """How often a class, or each of several, was found: integers, or arrays [classes].
-
-    Attributes:
-      true: texts that have the class and are predicted to.
-      wrong: texts that are predicted to have it, but do not.
-      missed: texts that have it, but are not predicted to.
-    """
-
-    true: np.ndarray
-    wrong: np.ndarray
-    missed: np.ndarray
-
-    @property
-    def precision(self) -> np.ndarray:
-        """The fraction of predictions that are right; 0 without any."""
-        return _fraction(self.true, self.true + self.wrong)
-
-    @property
-    def recall(self) -> np.ndarray:
-        """The fraction of the class's texts that were found; 0 without any."""
-        return _fraction(self.true, self.true + self.missed)
-
-    @property
-    def f1(self) -> np.ndarray:
-        """Harmonic mean of precision and recall; 0 if the class does not occur."""
-        return _fraction(2 * self.true, 2 * self.true + self.wrong + self.missed)
-
-
 def counts_of(labels: np.ndarray, predicted: np.ndarray) -> Counts:
     """The counts of a class (booleans [N]), or of each class (booleans [N, classes])."""
-    return Counts(
-        (labels & predicted).sum(axis=0),
-        (~labels & predicted).sum(axis=0),
-        (labels & ~predicted).sum(axis=0),
-    )
+    both = (labels & predicted).sum(axis=0)
+    return Counts(labels.sum(axis=0), predicted.sum(axis=0), both)
 
 
 def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
@@ -132,8 +102,8 @@ def best_threshold(labels: np.ndarray, probabilities: np.ndarray) -> float:
     ranked, truth = probabilities.ravel()[order].astype(np.float64), labels.ravel()[order]
     if not truth.any():
         return 0.5
-    found = np.cumsum(truth)
-    scores = 2 * found / (np.arange(1, len(truth) + 1) + truth.sum())
+    correct = np.cumsum(truth)
+    scores = 2 * correct / (np.arange(1, len(truth) + 1) + truth.sum())
     borders = np.append(ranked[:-1] > ranked[1:], True)
     best = int(np.argmax(np.where(borders, scores, -1)))
     below = ranked[best + 1] if best + 1 < len(ranked) else 0.0
@@ -164,10 +134,10 @@ def calibration(
     ``is_right`` is bool [N].
     """
     numbers = np.minimum((confidence * bins).astype(int), bins - 1)
-    found = []
+    rows = []
     for number in np.unique(numbers):
         inside = numbers == number
-        found.append(
+        rows.append(
             CalibrationBin(
                 number / bins,
                 (number + 1) / bins,
@@ -176,7 +146,7 @@ def calibration(
                 float(is_right[inside].mean()),
             )
         )
-    return found
+    return rows
 
 
 def _by_class(values: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -185,10 +155,6 @@ def _by_class(values: np.ndarray, others: np.ndarray) -> np.ndarray:
         return values
     classes = np.arange(1 + int(max(values.max(initial=0), others.max(initial=0))))
     return values[:, None] == classes
-
-
-def _fraction(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -112,9 +112,9 @@ class Texts:
         names.update(*(label for label in labels if isinstance(label, tuple)))
         shown = f"--{self.table.flag}: column {short_repr(self.columns[2])} of {self.table.path}"
         if len(names) < 2:
-            found = f"only the label {short_repr(*names)}" if names else "no label"
+            only = f"only the label {short_repr(*names)}" if names else "no label"
             raise UserError(
-                f"{shown} has {found}, so there is nothing to distinguish; give a file with two "
+                f"{shown} has {only}, so there is nothing to distinguish; give a file with two "
                 "labels or more."
             )
         if len(names) > max(_MOST_CLASSES, len(self.examples) // 2):
@@ -146,11 +146,11 @@ class Texts:
         names = (label,) if isinstance(label, str) else label
         for name in names:
             if name not in numbers:
-                known = ", ".join([*map(repr, list(numbers)[:10]), *["..."][: len(numbers) > 10]])
+                shown = ", ".join([*map(repr, list(numbers)[:10]), *["..."][: len(numbers) > 10]])
                 where = f"--{self.table.flag}: {self.table.place_of(example.row)}"
                 raise UserError(
                     f"{where} has the label {short_repr(name)}, which the model does not know; its "
-                    f"labels are {known}; correct it, or train with such examples."
+                    f"labels are {shown}; correct it, or train with such examples."
                 )
         if isinstance(label, str):
             return float(numbers[label])
@@ -235,13 +235,13 @@ def _text_column(table: Table, settings: TableSettings, label: str | None) -> st
 
 
 def _usual_column(table: Table, names: Sequence[str], what: str) -> str:
-    found = next((name for name in names if name in table.columns), None)
-    if found is None:
+    column = next((name for name in names if name in table.columns), None)
+    if column is None:
         raise UserError(
             f"--{table.flag}: which column of {table.path} has the {what}? Give --{what}_column, "
             f"one of {', '.join(map(short_repr, table.columns))}."
         )
-    return found
+    return column
 
 
 def _text(row: TableRow, place: int, table: Table) -> str:

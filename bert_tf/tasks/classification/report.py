@@ -63,8 +63,8 @@ def _by_kind(task: TextTask, answers: Answers, labels: np.ndarray) -> Iterator[S
             f"{found.precision[n]:.3f}",
             f"{found.recall[n]:.3f}",
             f"{found.f1[n]:.3f}",
-            f"{found.true[n] + found.missed[n]:,}",
-            f"{found.true[n] + found.wrong[n]:,}",
+            f"{found.labelled[n]:,}",
+            f"{found.predicted[n]:,}",
         )
         for n, name in enumerate(names)
     ]

@@ -26,7 +26,7 @@ from bert_tf.finetune.settings import PREDICT, TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS
-from bert_tf.model_directory.classes import MULTI_LABEL, TEXT_KINDS, Classes
+from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, TEXT_KINDS, Classes
 from bert_tf.model_directory.record import (
     MODEL_RECORD_NAME,
     ModelRecord,
@@ -271,63 +271,56 @@ def _own_files(
     settings: ClassificationSettings, run: Run, stored: StoredClasses
 ) -> tuple[TextTask, dict[str, TextFile]]:
     """The task that a user's files describe, and the files."""
-    table, own = settings.table, stored.own
     texts = {
-        kind: read_texts(path, table, flag=f"{kind}_file", needs_labels=kind != PREDICT)
+        kind: read_texts(path, settings.table, flag=f"{kind}_file", needs_labels=kind != PREDICT)
         for kind, path in settings.files.items()
         if path is not None
     }
-    train = texts.get(TRAIN)
-    if own is not None and (train is None or run.start.checkpoint is not None):
-        require_same_kind(own, table, source=first_weights(run))
-    names: tuple[str, ...] = ()
-    if not table.regression:
-        names = _agree_on_classes(train, run, table, stored)
-        check_taught(settings, stored.taught, names, what="classes")
-        fraction = first_fraction(names) if train is not None else None
+    classes = _own_classes(texts.get(TRAIN), run, settings.table, stored)
+    if classes.kind != REGRESSION:
+        check_taught(settings, stored.taught, classes.labels, what="classes")
+        fraction = first_fraction(classes.labels) if TRAIN in texts else None
         if fraction is not None:
             run.message(
-                f"the {len(names):,} classes are numbers such as {fraction}; if they are ratings, "
-                "give --regression"
+                f"the {len(classes.labels):,} classes are numbers such as {fraction}; if they are "
+                "ratings, give --regression"
             )
-    is_stored = own is not None and own.labels == names
-    classes = own if own is not None and is_stored else Classes.of_texts(table.kind, names)
-    task = own_task(next(iter(texts.values())).columns, table, classes)
+    task = own_task(next(iter(texts.values())).columns, settings.table, classes)
     return task, {kind: of_kind.with_numbers(task) for kind, of_kind in texts.items()}
 
 
-def _agree_on_classes(
+def _own_classes(
     train: Texts | None, run: Run, table: TableSettings, stored: StoredClasses
-) -> tuple[str, ...]:
-    """The classes of a run, by number.
+) -> Classes:
+    """The classes of a run.
 
     A run that resumes or does not train has those stored with its weights, as does one that trains
     further on some of them. Otherwise they are those of the teacher, if it has all of the training
     file's, or else those of that file.
     """
-    own, taught = None if train is None else train.classes(), stored.taught
-    before = stored.own
-    weights = first_weights(run)
-    if before is not None and (
-        own is None or run.start.checkpoint is not None or set(own) <= set(before.labels)
-    ):
-        require_same_kind(before, table, source=weights)
-        return before.labels
-    if own is not None and taught is not None and set(own) <= set(taught.labels):
-        return taught.labels
+    own, weights = stored.own, first_weights(run)
+    names = () if train is None or table.regression else train.classes()
     if own is not None:
-        return own
-    if weights is None:
-        check_trains(run)
-    raise UserError(
-        f"{weights} has no {MODEL_RECORD_NAME} next to it, so its classes are unknown; restore the "
-        "file, or train with --do_train first."
-    )
+        is_subset = bool(names) and set(names) <= set(own.labels)
+        if train is None or run.start.checkpoint is not None or is_subset:
+            require_same_kind(own, table, source=weights)
+            return own
+    if train is None and not table.regression:
+        if weights is None:
+            check_trains(run)
+        raise UserError(
+            f"{weights} has no {MODEL_RECORD_NAME} next to it, so its classes are unknown; restore "
+            "the file, or train with --do_train first."
+        )
+    taught = stored.taught
+    if names and taught is not None and set(names) <= set(taught.labels):
+        names = taught.labels
+    return Classes.of_texts(table.kind, names)
 
 
 def _check_trained_on(run: Run, task: TextTask) -> None:
     """Raises UserError if a run would use the head of another task."""
-    advice = {known.name: f"give --task_name={known.name}, or " for known in GLUE_TASKS.values()}
+    advice = {each.name: f"give --task_name={each.name}, or " for each in GLUE_TASKS.values()}
     if not isinstance(task, GlueTask):
         advice[OWN_PAIRS] = "give --pair_column, or "
         advice[OWN_TEXTS] = "leave out --pair_column, or "

@@ -192,8 +192,8 @@ def _read_json(path: Path, flag: str, has_header: bool) -> _Opened:
         raise UserError(f"--{flag}: {path} has no rows.")
     columns = list(first[1])
     rows = (
-        TableRow(number, [found.get(name) for name in columns])
-        for number, found in itertools.chain([first], objects)
+        TableRow(number, [row.get(name) for name in columns])
+        for number, row in itertools.chain([first], objects)
     )
     return columns, unit, rows
 
@@ -205,13 +205,13 @@ def _objects(
         where = f"{unit} {number} of {path}"
         if unit == LINE and not value.strip():
             continue
-        found = _parsed(value, where, flag) if unit == LINE else value
-        if not isinstance(found, dict):
+        row = _parsed(value, where, flag) if unit == LINE else value
+        if not isinstance(row, dict):
             raise UserError(
-                f"--{flag}: {where} is {short_repr(found)}, not a JSON object with the columns as "
+                f"--{flag}: {where} is {short_repr(row)}, not a JSON object with the columns as "
                 "keys; correct it."
             )
-        yield number, found
+        yield number, row
 
 
 def _parsed(text: str, where: str, flag: str) -> Any:

@@ -167,10 +167,10 @@ class ClassificationLoss:
 
     def _uniform(self, logits: tf.Tensor) -> tf.Tensor:
         """The mean over classes of the weighted negative log probabilities, [B]."""
-        found = -tf.nn.log_softmax(logits)
+        losses = -tf.nn.log_softmax(logits)
         if self.class_weights is not None:
-            found *= tf.cast(tf.constant(self.class_weights), found.dtype)
-        return tf.reduce_mean(found, axis=-1)
+            losses *= tf.cast(tf.constant(self.class_weights), losses.dtype)
+        return tf.reduce_mean(losses, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

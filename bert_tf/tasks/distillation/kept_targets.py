@@ -8,6 +8,7 @@ example's targets: all have the same size, so no offsets are needed, and each ha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import shutil
@@ -21,18 +22,16 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.durable.resumable import resumable_map
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
-from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.batches import dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.ranks import Ranks
 from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
 from bert_tf.tasks.distillation.losses import SoftTargets
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.tasks.distillation.teacher import Teacher
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.run import Run
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import Arithmetic, session_config
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError, first_line
 from bert_tf.util.files import atomic_open, make_output_dir
@@ -116,14 +115,14 @@ class TargetFiles:
 
         Raises UserError if they are damaged.
         """
-        found = np.empty([len(indices), *self.shape], self.dtype)
-        for row, index in zip(found, indices.tolist()):
+        targets = np.empty([len(indices), *self.shape], self.dtype)
+        for row, index in zip(targets, indices.tolist()):
             piece, place = divmod(index, _RECORDS_OF_A_PIECE)
             record = record_in(_open_piece(self, piece)[place].tobytes())
             if record is None:
                 raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
             row[:] = np.frombuffer(record, self.dtype).reshape(self.shape)
-        return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
+        return targets[CLASSES].astype(np.int32), targets[PROBABILITIES].astype(np.float32)
 
     def write(self, piece: int, values: np.ndarray) -> None:
         """Writes the targets of all records of one piece, [N, P, K] of :attr:`dtype`."""
@@ -148,14 +147,14 @@ class TargetFiles:
             return self.read(order(int(position)))
 
         def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
-            for values in found:
+            tensors = tf.numpy_function(read, [position], [tf.int32, tf.float32])
+            for values in tensors:
                 values.set_shape([batch_size, self.predictions, self.targets])
-            return dict(zip((CLASSES, PROBABILITIES), found))
+            return dict(zip((CLASSES, PROBABILITIES), tensors))
 
         targets = dataset_of_positions(start_position, None, targets_at)
         joined = tf.data.Dataset.zip((batches, targets))
-        return joined.map(lambda features, found: {**features, **found})
+        return joined.map(lambda features, of_teacher: {**features, **of_teacher})
 
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
@@ -175,39 +174,34 @@ def _damaged(path: Path, problem: str) -> UserError:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TargetSource:
-    """What the targets are computed from; ``records`` are prepared for the teacher's network."""
-
-    task: DistillationTask
-    teacher: Teacher
-    records: PretrainingRecords
-
-
 def make_targets(
-    source: TargetSource, directory: Path, run: Run, arithmetic: Arithmetic
+    task: DistillationTask,
+    teacher: Teacher,
+    records: PretrainingRecords,
+    directory: Path,
+    run: Run,
+    arithmetic: Arithmetic,
 ) -> TargetFiles:
     """Computes the targets that are missing from a directory, on all ranks together. Collective.
 
-    The directory is on a disk that all ranks share; a dry run writes nothing. Raises UserError if
-    records have no stored masks, if the directory has targets of another teacher, of other records
-    or settings, if the disk is too full, or (before anything is written) if ranks have different
-    records.
+    ``records`` are made for the teacher's network. The directory is on a disk that all ranks share;
+    a dry run writes nothing. Raises UserError if records have no stored masks, if the directory has
+    targets of another teacher, of other records or settings, if the disk is too full, or (before
+    anything is written) if ranks have different records.
     """
-    info, classes = source.records.info, source.task.student.num_classes
-    targets = source.task.most_targets()
+    info, classes, targets = records.info, task.student.num_classes, task.most_targets()
     if classes is None or targets is None:
         raise UserError("--cache_teacher needs a task with a number of classes; drop the flag.")
     # Records without masks, which have no number of predictions, are refused below.
-    found = TargetFiles(directory, info.num_records, info.max_predictions or 0, targets, classes)
+    files = TargetFiles(directory, info.num_records, info.max_predictions or 0, targets, classes)
     contents = {
         "data_sha256": info.data_digest,
-        "teacher_sha256": source.teacher.weights_digest,
-        "num_records": found.num_records,
-        "predictions": found.predictions,
+        "teacher_sha256": teacher.weights_digest,
+        "num_records": files.num_records,
+        "predictions": files.predictions,
         "targets": targets,
-        "temperature": source.task.settings.temperature,
-        "min_target_probability": source.task.settings.min_target_probability,
+        "temperature": task.settings.temperature,
+        "min_target_probability": task.settings.min_target_probability,
     }
     # Each rank computes the pieces of its own records.
     check_same_on_all_ranks(
@@ -219,19 +213,29 @@ def make_targets(
             "are masked again in every epoch; make records with stored masks, or drop the flag."
         )
     run.message(
-        f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
+        f"the teacher's targets of {files.num_records} records take {_gib(files.num_bytes)} GiB in "
         f"{directory}"
     )
     if run.settings.dry_run:
-        return found
-    if not run.ranks.is_chief:
-        return _compute_missing(found, source, run, arithmetic)
-    make_output_dir(directory, flag="cache_teacher")
-    with hold_directory(directory, flag="cache_teacher"):
-        _check_contents(directory, contents)
-        _check_space(found, found.missing())
-        write_sealed_json(directory / MANIFEST_NAME, contents)
-        return _compute_missing(found, source, run, arithmetic)
+        return files
+    with contextlib.ExitStack() as held:
+        if run.ranks.is_chief:
+            make_output_dir(directory, flag="cache_teacher")
+            held.enter_context(hold_directory(directory, flag="cache_teacher"))
+            _check_contents(directory, contents)
+            _check_space(files)
+            write_sealed_json(directory / MANIFEST_NAME, contents)
+        missing = run.ranks.broadcast(files.missing() if run.ranks.is_chief else None)
+        if missing:
+            run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
+        compute = functools.partial(_computed, files, task, teacher, records, run, arithmetic)
+        resumable_map(missing, compute, files, run.ranks)
+        if any(run.ranks.gather(bool(files.missing()))):
+            raise UserError(
+                f"--cache_teacher={directory}: a rank does not see the targets that another one "
+                "wrote; give a directory on a disk that all hosts share."
+            )
+    return files
 
 
 def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
@@ -249,8 +253,8 @@ def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
         )
 
 
-def _check_space(files: TargetFiles, missing: list[int]) -> None:
-    needed = files.num_bytes * len(missing) // max(1, files.num_pieces)
+def _check_space(files: TargetFiles) -> None:
+    needed = files.num_bytes * len(files.missing()) // max(1, files.num_pieces)
     free = shutil.disk_usage(files.directory).free
     if needed > free:
         raise UserError(
@@ -263,51 +267,43 @@ def _gib(size: int) -> str:
     return f"{size / (1 << 30):.3g}"
 
 
-def _compute_missing(
-    files: TargetFiles, source: TargetSource, run: Run, arithmetic: Arithmetic
-) -> TargetFiles:
-    ranks = run.ranks
-    missing = ranks.broadcast(files.missing() if ranks.is_chief else None)
-    if missing:
-        run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
-    compute = functools.partial(_computed, files, source, ranks, arithmetic)
-    resumable_map(missing, compute, files, ranks)
-    if any(ranks.gather(bool(files.missing()))):
-        raise UserError(
-            f"--cache_teacher={files.directory}: a rank does not see the targets that another one "
-            "wrote; give a directory on a disk that all hosts share."
-        )
-    return files
-
-
 def _computed(
     files: TargetFiles,
-    source: TargetSource,
-    ranks: Ranks,
+    task: DistillationTask,
+    teacher: Teacher,
+    records: PretrainingRecords,
+    run: Run,
     arithmetic: Arithmetic,
     pieces: Sequence[int],
 ) -> Iterator[np.ndarray]:
-    """The targets of all records of each of this rank's pieces, [N, P, K] of ``files.dtype``."""
-    task, options = source.task, arithmetic.options
-    progress = None
+    """The targets of all records of each of this rank's pieces, [N, P, K] of ``files.dtype``.
+
+    ``pieces`` are in ascending order.
+    """
+    ranks, options, progress = run.ranks, arithmetic.options, None
     if ranks.is_chief:
         total = sum(len(files.records_of(piece)) for piece in pieces) * ranks.world_size
         progress = Progress("teacher's targets", total, "records")
+
+    def indices(position: int) -> np.ndarray:
+        piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
+        first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
+        # Only the last piece may be shorter; rows read beyond its end are discarded.
+        return np.minimum(np.arange(first, first + _BATCH_SIZE), files.num_records - 1)
+
+    def soft_targets(network: Network) -> SoftTargets:
+        outputs = task.teacher.outputs(network.variables, features, options)
+        return task.soft_targets(outputs, features, options, most=files.targets)
+
     with tf.Graph().as_default():
-        batches = dataset_of_positions(
-            0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
-        )
+        read = record_reader(records, indices, batch_size=_BATCH_SIZE).read
+        batches = dataset_of_positions(0, len(pieces) * _BATCHES_OF_A_PIECE, read)
         # A one-shot iterator would fail under --deterministic, which requires a seed for it.
         iterator = tf.data.make_initializable_iterator(batches)
         features = iterator.get_next()
         network = create_network(task.teacher, options)
         if ranks.is_chief:
-            initialise_from_checkpoint(source.teacher.path, network.variables.all())
-
-        def soft_targets(network: Network) -> SoftTargets:
-            outputs = task.teacher.outputs(network.variables, features, options)
-            return task.soft_targets(outputs, features, options, most=files.targets)
-
+            initialise_from_checkpoint(teacher.path, network.variables.all())
         targets = network.forward(soft_targets)
         creator = tf.train.ChiefSessionCreator(config=session_config(arithmetic.session))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
@@ -321,16 +317,3 @@ def _computed(
                     if progress is not None:
                         progress.advance(len(rows) * ranks.world_size)
                 yield values
-
-
-def _reader(source: TargetSource, pieces: Sequence[int]) -> BatchReader:
-    """Reads the records of some pieces, given in ascending order, in batches."""
-    last = source.records.info.num_records - 1
-
-    def indices(position: int) -> np.ndarray:
-        piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
-        first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
-        # Only the last piece may be shorter; rows read beyond its end are discarded.
-        return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
-
-    return record_reader(source.records, indices, batch_size=_BATCH_SIZE)

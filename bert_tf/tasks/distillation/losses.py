@@ -5,7 +5,7 @@ al. 2019, "DistilBERT" (soft targets, masked LM and cosine of the hidden states)
 "TinyBERT", section 3.1 (hidden states through a projection, and attention).
 
 No gradient flows into the teacher's tensors. Dimensions: N targets, C classes, K of them kept, B
-sequences, S positions, L pairs of layers, D width of the student, T width of the teacher.
+sequences, S positions, L pairs of layers, D width of the student.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.losses import ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
 from bert_tf.model.task import Features, Task
 from bert_tf.model.variables import Variables
 
@@ -35,7 +34,7 @@ class DistilledTask(Task, Protocol):
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes of a target; 1 for regression, None if classes are positions."""
+        """Number of classes of a target; 1 for regression, None if it varies, as of positions."""
 
     @property
     def score_all_tokens(self) -> bool:
@@ -102,11 +101,11 @@ def divergence_from_all(
             temperature=temperature,
         )
         return divergences
-    known = tf.stop_gradient(teacher.logits(options.policy)) / temperature
-    learnt = student.logits(options.policy) / temperature
-    probabilities = tf.nn.softmax(known)
-    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, learnt)
-    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, known)
+    targets = tf.stop_gradient(teacher.logits(options.policy)) / temperature
+    logits = student.logits(options.policy) / temperature
+    probabilities = tf.nn.softmax(targets)
+    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, logits)
+    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, targets)
     return cross_entropy - tf.stop_gradient(entropy)
 
 
@@ -121,14 +120,14 @@ def divergence_from_most_probable(
     """
     scaled = ClassScores(student.product / temperature, student.bias / temperature)
     scores = _scores_of(scaled, targets.classes)
-    log_learnt = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
-    known = targets.probabilities
-    is_kept = tf.cast(known > 0, tf.float32)
-    among_kept = tf.reduce_sum(known * (_safe_log(known) - log_learnt), axis=-1)
+    log_student = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
+    teacher = targets.probabilities
+    is_kept = tf.cast(teacher > 0, tf.float32)
+    among_kept = tf.reduce_sum(teacher * (_safe_log(teacher) - log_student), axis=-1)
     # Rounded targets may sum to slightly more than 1.
-    known_rest = tf.nn.relu(1.0 - tf.reduce_sum(known, axis=-1))
-    learnt_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_learnt), axis=-1)
-    return among_kept + known_rest * (_safe_log(known_rest) - _safe_log(learnt_rest))
+    teacher_rest = tf.nn.relu(1.0 - tf.reduce_sum(teacher, axis=-1))
+    student_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_student), axis=-1)
+    return among_kept + teacher_rest * (_safe_log(teacher_rest) - _safe_log(student_rest))
 
 
 def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
@@ -157,27 +156,6 @@ def _safe_log(probabilities: tf.Tensor) -> tf.Tensor:
     return tf.log(tf.maximum(probabilities, _LEAST_PROBABILITY))
 
 
-def squared_difference(student: ClassScores, teacher: tf.Tensor) -> tf.Tensor:
-    """(student - teacher)^2 of regression scores, [N, 1] each -> [N] float32."""
-    learnt = tf.cast(student.product, tf.float32) + student.bias
-    return tf.reduce_sum(tf.square(learnt - tf.stop_gradient(teacher)), axis=-1)
-
-
-def cosine_distances(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
-    """1 - cosine of the angle between hidden states, [B, S, T] each -> [B, S] float32."""
-    known = tf.stop_gradient(teacher)
-    cosine = tf.reduce_sum(tf.nn.l2_normalize(student, -1) * tf.nn.l2_normalize(known, -1), -1)
-    return 1.0 - cosine
-
-
-def squared_distances(student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Mean over the width, summed over L pairs of hidden states [B, S, T] -> [B, S] float32."""
-    return tf.add_n([
-        tf.reduce_mean(tf.squared_difference(learnt, tf.stop_gradient(known)), axis=-1)
-        for learnt, known in zip(student, teacher)
-    ])  # fmt: skip
-
-
 def attention_distances(
     student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor], input_mask: tf.Tensor
 ) -> tf.Tensor:
@@ -189,21 +167,9 @@ def attention_distances(
     mask = tf.cast(input_mask, tf.float32)
     pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
 
-    def distance(learnt: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
-        learnt, known = tf.cast(learnt, tf.float32), tf.cast(tf.stop_gradient(known), tf.float32)
-        squares = tf.reduce_mean(tf.squared_difference(learnt, known), axis=1)
+    def distance(scores: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        scores, target = tf.cast(scores, tf.float32), tf.cast(tf.stop_gradient(target), tf.float32)
+        squares = tf.reduce_mean(tf.squared_difference(scores, target), axis=1)
         return tf.reduce_sum(squares * pairs, axis=[1, 2])
 
     return tf.add_n([distance(*layers) for layers in zip(student, teacher)])
-
-
-def scaled_sums(
-    values: tf.Tensor, weights: tf.Tensor | None, total: tf.Tensor, *, factor: float, metric: str
-) -> Sums:
-    """The sums of a loss term of weight ``total`` that is ``factor`` times the reported ``metric``.
-
-    ``values`` are the losses of targets, tokens or sequences, ``weights`` of the same shape, or
-    None if all are equal.
-    """
-    loss = tf.reduce_sum(values if weights is None else values * weights)
-    return Sums(loss=factor * loss, weight=total, metrics={metric: loss})

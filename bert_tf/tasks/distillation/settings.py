@@ -1,13 +1,29 @@
-"""The settings of a teacher."""
+"""The settings of a teacher, and its flags.
+
+Flags are named as in Hugging Face's distillation examples (``train.py`` and
+``run_squad_w_distillation.py``) where those have an equivalent.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from absl import flags
+
+from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import AT_LEAST_ONE, NOT_NEGATIVE, Settings, path_setting, setting
+from bert_tf.util.console import warn
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval
+
+# Options that are offered only for pre-training with a teacher.
+FOR_PRETRAINING = (
+    "restrict_ce_to_mask", "min_target_probability", "top_k_targets", "teacher_cache",
+)  # fmt: skip
 
 
 def _layers(text: str) -> tuple[int, ...] | None:
@@ -99,3 +115,27 @@ class DistillationSettings(Settings):
         "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
         flag="cache_teacher",
     )
+
+
+@flag_group("Teacher")
+def define_teacher_flags(
+    define: Definer, *, label_flag: str, without: tuple[str, ...] = (), **changes: Mapping[str, Any]
+) -> None:
+    """Defines the flags of the teacher and of the loss weights (see ``Definer.settings``).
+
+    ``label_flag`` is the name of the flag for the weight of the labels.
+    """
+    label = {"flag": label_flag, **changes.pop("alpha_label", {})}
+    define.settings(DistillationSettings, without=without, alpha_label=label, **changes)
+
+
+def teacher_settings(values: flags.FlagValues) -> DistillationSettings | None:
+    """The settings parsed from the teacher's flags, None without a teacher; raises UserError."""
+    if values.teacher_checkpoint:
+        return from_flags(DistillationSettings, values)
+    for name in values:
+        kind, *_ = getattr(values[name], "setting", None) or [None]
+        if kind is DistillationSettings and values[name].present and values[name].value:
+            warn(f"--{name} has no effect without --teacher_checkpoint.")
+            break
+    return None

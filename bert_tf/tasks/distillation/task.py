@@ -22,13 +22,9 @@ from bert_tf.tasks.distillation.losses import (
     DistilledTask,
     SoftTargets,
     attention_distances,
-    cosine_distances,
     divergence_from_all,
     divergence_from_most_probable,
     most_probable,
-    scaled_sums,
-    squared_difference,
-    squared_distances,
 )
 from bert_tf.tasks.distillation.settings import DistillationSettings
 
@@ -96,8 +92,8 @@ class DistillationTask:
 
     def specs(self) -> list[VariableSpec]:
         """The variables of the student, of the projection and of the teacher."""
-        width, known_width = self.config.hidden_size, self.teacher.config.hidden_size
-        projection = [VariableSpec(_PROJECTION, (width, known_width))] if self._projects else []
+        width, of_teacher = self.config.hidden_size, self.teacher.config.hidden_size
+        projection = [VariableSpec(_PROJECTION, (width, of_teacher))] if self._projects else []
         return [
             *self.student.specs(),
             *projection,
@@ -127,29 +123,29 @@ class DistillationTask:
         if self.settings.teacher_cache:
             return DistillationOutputs(heads, encoded, None, None)
         options = options.with_dropout(None)
-        known_heads = None
+        teacher_heads = None
         with variables.scope(TEACHER) as scoped:
-            known = bert_output(scoped, self.teacher.config, features, options, read=read)
+            teacher = bert_output(scoped, self.teacher.config, features, options, read=read)
             if SOFT_TARGETS in self.factors:
-                known_heads = self.teacher.head_outputs(
-                    known.sequence_output, scoped, features, options
+                teacher_heads = self.teacher.head_outputs(
+                    teacher.sequence_output, scoped, features, options
                 )
         if self._projects:
             encoded = _projected(encoded, variables[_PROJECTION])
-        return DistillationOutputs(heads, encoded, known_heads, known)
+        return DistillationOutputs(heads, encoded, teacher_heads, teacher)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The student's weights, and the numbers of targets, tokens or token pairs."""
         weights = self.student.weights(features)
         decided = weights[next(iter(self.student.terms))]
         tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=-1)
-        found = {
+        numbers = {
             SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
             COSINE: tf.reduce_sum(tokens),
             HIDDEN: tf.reduce_sum(tokens),
             ATTENTION: tf.reduce_sum(tf.square(tokens)),
         }
-        return {**weights, **{term: found[term] for term in self.factors}}
+        return {**weights, **{term: numbers[term] for term in self.factors}}
 
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -157,17 +153,16 @@ class DistillationTask:
         """The student's losses and the teacher's terms, each times its factor."""
         alpha, name = self.settings.alpha_label, self.student.loss_name
         labels = self.student.losses(outputs.student, features, options)
-        found = {
+        losses = {
             term: Sums(alpha * sums.loss, sums.weight, {**sums.metrics, name: sums.loss})
             for term, sums in labels.items()
         }
         totals = self.weights(features)
         for term, factor in self.factors.items():
             values, weights = self._compared(term, outputs, features, options)
-            found[term] = scaled_sums(
-                values, weights, totals[term], factor=factor, metric=_METRICS[term]
-            )
-        return found
+            loss = tf.reduce_sum(values if weights is None else values * weights)
+            losses[term] = Sums(factor * loss, totals[term], {_METRICS[term]: loss})
+        return losses
 
     def predictions(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -187,30 +182,33 @@ class DistillationTask:
         features: Features,
         options: ForwardOptions,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The losses of one term and their weights, None if all are equal."""
-        learnt, known = outputs.student_encoder, outputs.teacher_encoder
+        """The losses of one term and their weights, None if all are equal.
+
+        Those of hidden states are [B, S] float32, of attention [B], of soft targets [N].
+        """
+        student, teacher = outputs.student_encoder, outputs.teacher_encoder
         with tf.name_scope(f"distillation/{term}"):
-            if term == SOFT_TARGETS or known is None:  # targets on disk have no other term
+            if term == SOFT_TARGETS or teacher is None:  # targets on disk have no other term
                 return self._divergences(outputs, features, options)
             input_mask = rows_of_sequences(features["input_mask"])
             mask = tf.cast(input_mask, tf.float32)
             if term == COSINE:
-                return cosine_distances(learnt.sequence_output, known.sequence_output), mask
+                target = tf.stop_gradient(teacher.sequence_output)
+                unit = tf.nn.l2_normalize(student.sequence_output, -1)
+                return 1.0 - tf.reduce_sum(unit * tf.nn.l2_normalize(target, -1), -1), mask
             layers = matching_layers(self.config, self.teacher.config)
             if term == HIDDEN:
-                known_hidden = [known.layer_outputs[layer] for layer in layers]
-                return (
-                    squared_distances(
-                        [learnt.embedding_output, *learnt.layer_outputs],
-                        [known.embedding_output, *known_hidden],
-                    ),
-                    mask,
-                )
-            known_scores = [known.attention_scores[layer] for layer in layers]
-            return (
-                attention_distances(learnt.attention_scores, known_scores, input_mask),
-                None,
-            )
+                pairs = [
+                    (student.embedding_output, teacher.embedding_output),
+                    *zip(student.layer_outputs, [teacher.layer_outputs[n] for n in layers]),
+                ]
+                distances = [
+                    tf.reduce_mean(tf.squared_difference(hidden, tf.stop_gradient(target)), axis=-1)
+                    for hidden, target in pairs
+                ]
+                return tf.add_n(distances), mask
+            targets = [teacher.attention_scores[layer] for layer in layers]
+            return attention_distances(student.attention_scores, targets, input_mask), None
 
     def _divergences(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
@@ -225,12 +223,13 @@ class DistillationTask:
         elif (most := self.most_targets()) is not None:
             targets = self.soft_targets(outputs.teacher, features, options, most=most)
         else:
-            known = self.teacher.decisions(outputs.teacher, features, options)
+            teacher = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
-                known_scores = known.scores.logits(options.policy)
-                return squared_difference(scores, known_scores), weights
+                target = teacher.scores.logits(options.policy)
+                score = tf.cast(scores.product, tf.float32) + scores.bias
+                return tf.reduce_sum(tf.square(score - tf.stop_gradient(target)), -1), weights
             values = divergence_from_all(
-                scores, known.scores, temperature=temperature, options=options
+                scores, teacher.scores, temperature=temperature, options=options
             )
             return values, weights
         values = divergence_from_most_probable(
@@ -242,9 +241,9 @@ class DistillationTask:
         self, teacher_outputs: Any, features: Features, options: ForwardOptions, *, most: int
     ) -> SoftTargets:
         """The teacher's soft targets with ``most`` classes, from the outputs of its heads."""
-        known = self.teacher.decisions(teacher_outputs, features, options)
+        teacher = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
-            known.scores.logits(options.policy),
+            teacher.scores.logits(options.policy),
             temperature=self._temperature,
             most=most,
             least_probability=self.settings.min_target_probability,
@@ -291,14 +290,14 @@ def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
 
     The last layers match (Jiao et al. 2020, section 3.1: the uniform strategy).
     """
-    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
-    return [math.ceil((layer + 1) * known / layers) - 1 for layer in range(layers)]
+    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
+    return [math.ceil((layer + 1) * of_teacher / layers) - 1 for layer in range(layers)]
 
 
 def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
     """For each student layer, the teacher's layer to start from: every second for half as many."""
-    layers, known = student.num_hidden_layers, teacher.num_hidden_layers
-    return [layer * known // layers for layer in range(layers)]
+    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
+    return [layer * of_teacher // layers for layer in range(layers)]
 
 
 def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:

@@ -165,11 +165,11 @@ def _check_sizes(task: DistillationTask, run: Run) -> None:
             "each of the student's layers with a different one of the teacher's; give fewer layers."
         )
     if ATTENTION in compared:
-        heads, known = task.config.num_attention_heads, teacher.config.num_attention_heads
-        if heads != known:
+        heads, of_teacher = task.config.num_attention_heads, teacher.config.num_attention_heads
+        if heads != of_teacher:
             raise UserError(
                 f"--alpha_attention compares heads, but the student has {heads} and the teacher "
-                f"{known}; give --num_attention_heads={known} or --alpha_attention=0."
+                f"{of_teacher}; give --num_attention_heads={of_teacher} or --alpha_attention=0."
             )
         if run.runtime.recompute:
             raise UserError(

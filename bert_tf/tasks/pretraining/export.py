@@ -58,7 +58,7 @@ class ExportableMaskFiller(Exportable):
     def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
         """The outputs for texts whose [MASK] are the token."""
         tokens = encode_with_masks(texts["text"], tokenizer)
-        features, left_out = first_sequence(tokens, self._tokenizer, self._max_seq_length)
+        features, left_out = first_sequence([tokens], self._tokenizer, self._max_seq_length)
         return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 

@@ -1,4 +1,4 @@
-"""The flags of run_pretraining.py and the settings made from them."""
+"""The flags of run_pretraining.py and run_distillation.py, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.tasks.pretraining.settings import DataSettings, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import DataSettings, Objective, PretrainingSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import note, warn
 from bert_tf.util.errors import UserError
@@ -54,6 +54,8 @@ _NETWORK_HELP = {
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
+_POSITION_EMBEDDINGS = r"^bert/embeddings/position_embeddings$"
+
 NO_MODEL = (
     "no model was given; describe its architecture with --bert_config_file or with sizes such as "
     "--hidden_size, or give --init_checkpoint."
@@ -72,6 +74,18 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     )
     _define_ramp_flags(define)
     define_runtime_flags(define)
+
+
+def define_distillation_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_distillation.py: those of pre-training plus the teacher's."""
+    from bert_tf.tasks.distillation.settings import define_teacher_flags
+
+    define = Definer(values)
+    define_pretraining_flags(values)
+    # DistilBERT has no next-sentence head.
+    values.set_default("nsp", False)
+    define_teacher_flags(define, label_flag="alpha_mlm")
+    define.boolean("freeze_pos_embs", False, "Keep the student's position embeddings as they are.")
 
 
 @flag_group("Model")
@@ -170,7 +184,7 @@ def pretraining_settings(
     values: flags.FlagValues,
     *,
     distillation: DistillationSettings | None = None,
-    objective: Any = None,
+    objective: Objective | None = None,
     rate_factors: tuple[tuple[str, float], ...] = (),
 ) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags.
@@ -211,6 +225,25 @@ def pretraining_settings(
     return settings
 
 
+def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
+    """Turns the parsed flags of run_distillation.py into settings; raises UserError."""
+    from bert_tf.tasks.distillation.settings import DistillationSettings
+
+    require(values, "teacher_checkpoint")
+    if not values.mlm:
+        raise UserError("--mlm=false leaves no words to compare with the teacher's; drop it.")
+    distillation = from_flags(DistillationSettings, values)
+    rate_factors: tuple[tuple[str, float], ...] = ()
+    if values.freeze_pos_embs:
+        rate_factors = ((_POSITION_EMBEDDINGS, 0.0),)
+        if distillation.student_layers == ():
+            raise UserError(
+                "--freeze_pos_embs would keep the random values that --student_layers=none starts "
+                "from; drop one of them."
+            )
+    return pretraining_settings(values, distillation=distillation, rate_factors=rate_factors)
+
+
 def pretraining_optimization(values: flags.FlagValues, **made: Any) -> OptimizationSettings:
     """The settings of batch, schedule, optimizer and length; raises UserError for invalid flags.
 
@@ -225,23 +258,22 @@ def pretraining_optimization(values: flags.FlagValues, **made: Any) -> Optimizat
     made["length_ramp"] = _length_ramp(values)
     if values.num_train_epochs is not None:
         made["num_train_steps"] = None
-    if _has_warmup_proportion(values):
-        proportion = values.warmup_proportion
-        made["warmup_proportion"] = _DEFAULT_WARMUP_PROPORTION if proportion is None else proportion
-        made["num_warmup_steps"] = None
+    proportion = _warmup_proportion(values)
+    if proportion is not None:
+        made.update(warmup_proportion=proportion, num_warmup_steps=None)
     return optimization_settings(values, **made)
 
 
-def _has_warmup_proportion(values: flags.FlagValues) -> bool:
-    """Whether warm-up is a fraction of the steps: with epochs, or if the default is too long."""
-    if values.warmup_proportion is not None:
-        return True
-    if values["num_warmup_steps"].present:
-        return False
-    if values.num_train_epochs is not None:
-        return True
-    schedule = schedule_settings(values)
-    return values.num_warmup_steps > most_warmup_steps(schedule, values.num_train_steps)
+def _warmup_proportion(values: flags.FlagValues) -> float | None:
+    """The warm-up as a fraction of the steps: with epochs, or if the default is too long."""
+    proportion = values.warmup_proportion
+    if proportion is not None or values["num_warmup_steps"].present:
+        return proportion
+    if values.num_train_epochs is None:
+        most = most_warmup_steps(schedule_settings(values), values.num_train_steps)
+        if values.num_warmup_steps <= most:
+            return None
+    return _DEFAULT_WARMUP_PROPORTION
 
 
 def _say_shorter_warmup(values: flags.FlagValues, optimization: OptimizationSettings) -> None:

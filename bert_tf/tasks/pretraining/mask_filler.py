@@ -28,12 +28,12 @@ class Guess:
     probability: float
 
 
-def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = MASK) -> list[int]:
-    """Token ids of ``[CLS] text [SEP]``, with the mask's id for each ``mask`` in the text."""
-    parts = [tokenizer.encode(part) for part in text.split(mask)]
+def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of ``[CLS] text [SEP]``, with the mask's id for each ``[MASK]`` in the text."""
+    parts = [tokenizer.encode(part) for part in text.split(MASK)]
     if len(parts) == 1:
         raise UserError(
-            f"--text={text!r} contains no {mask}; write it in place of the word to predict."
+            f"--text={text!r} contains no {MASK}; write it in place of the word to predict."
         )
     ids = [tokenizer.cls_id, *parts[0]]
     for part in parts[1:]:
@@ -99,7 +99,7 @@ class MaskFiller:
         ``segment_ids`` are 1 for a second segment; None means that there is only one.
         """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
-        found = self._predictor.run(
+        predictions = self._predictor.run(
             {
                 "input_ids": np.array([ids]),
                 "input_mask": np.array([[1] * len(ids)]),
@@ -108,7 +108,7 @@ class MaskFiller:
             },
         )
         # A model can have more outputs than the vocabulary has entries.
-        probabilities = found["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
+        probabilities = predictions["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
         best = np.argsort(-probabilities, axis=-1)[:, :top]
         return [
             [

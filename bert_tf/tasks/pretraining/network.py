@@ -2,19 +2,20 @@
 
 Flags take precedence over records, and records over the files stored with the weights that the run
 starts from. All of them must agree, except that in a run without weights the vocabulary determines
-the size of the word embeddings.
+the size of the word embeddings. What is left open is inherited, from a teacher or the phase before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.flags import NO_MODEL
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.tasks.pretraining.task import objective_of
+from bert_tf.tasks.pretraining.task import ObjectiveTask, PretrainingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
 from bert_tf.train.run import Run
@@ -28,39 +29,51 @@ BERT_BASE = {"type_vocab_size": 2}
 _PADDING = 128
 
 
+class Inherited(NamedTuple):
+    """The architecture of a network with neither weights nor a file, and its vocabulary files."""
+
+    config: BertConfig
+    tokenizer_files: TokenizerFiles
+
+
 def open_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
+    inherited: Inherited | None = None,
     *,
     sentence_order: bool,
 ) -> RunModel:
     """Finds network and vocabulary on rank 0, the only rank that needs access to their files.
 
-    ``sentence_order``: as in :class:`Objective`.
+    ``sentence_order``: as in :class:`PretrainingTask`.
 
     Collective. Raises UserError if something is missing or contradictory.
     """
-    return run.ranks.broadcast(
-        _find_model(settings, run, records, sentence_order) if run.ranks.is_chief else None
-    )
+    model = None
+    if run.ranks.is_chief:
+        model = _find_model(settings, run, records, inherited, sentence_order)
+    return run.ranks.broadcast(model)
 
 
 def _find_model(
     settings: PretrainingSettings,
     run: Run,
     records: RecordVocabulary | None,
+    inherited: Inherited | None,
     sentence_order: bool,
 ) -> RunModel:
     weights = run.start.checkpoint or settings.run.start.init_checkpoint
     stored = ModelDirectory.of(weights) if weights else ModelDirectory()
     files = settings.tokenizer_files
+    if inherited is not None:
+        files = files.with_vocabulary_of(inherited.tokenizer_files)
     size, vocabulary = None, None
     if files.file:
         size, vocabulary = files.load().vocab_size, files.vocabulary()
     if records is not None:
         vocabulary, size = _record_vocabulary(records, vocabulary), records.entry.size
-    config, notes, remarks = _network(settings, weights, stored, vocabulary_size=size)
+    config, notes, remarks = _network(settings, weights, stored, inherited, vocabulary_size=size)
     files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
         unsaved = (
@@ -72,13 +85,18 @@ def _find_model(
     run.report(notes, part="configuration")
     for remark in remarks:
         run.remark(remark.sentence, part=remark.part)
-    objective = objective_of(settings)
+    task: ObjectiveTask
+    if settings.objective is not None:
+        task = settings.objective.task(config)
+    else:
+        heads = settings.masked_lm, settings.next_sentence
+        task = PretrainingTask(config, *heads, sentence_order=sentence_order)
     return RunModel(
-        objective.task(config, sentence_order=sentence_order),
+        task,
         vocabulary,
         tokenizer_files=files,
         initial=InitialWeights(settings.run.start.init_checkpoint),
-        ledger=objective.ledger(config),
+        ledger=task.ledger(),
     )
 
 
@@ -98,6 +116,7 @@ def _network(
     settings: PretrainingSettings,
     weights: str | None,
     stored: ModelDirectory,
+    inherited: Inherited | None,
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str], list[Note]]:
@@ -107,15 +126,18 @@ def _network(
     given = settings.bert_config_file
     described = ModelDirectory().with_config_file(given) if given else stored
     notes, remarks = [*described.notes], []
+    is_sized = "vocab_size" in settings.network
     if described.config is not None:
         base = described.config.to_dict()
     elif weights:
         raise UserError(f"no bert_config.json was found for {weights}; give --bert_config_file.")
+    elif inherited is not None:
+        base, is_sized = inherited.config.to_dict(), True
     elif settings.network:
         base = BERT_BASE
     else:
         raise UserError(NO_MODEL)
-    if "vocab_size" not in settings.network:
+    if not is_sized:
         in_file: int | None = base.get("vocab_size")
         size = table_size(in_file, vocabulary_size)
         # Weights fix the size of the table; it is the vocabulary's size if the weights match it,
@@ -166,8 +188,8 @@ def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) 
     """The vocabulary file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         return records.entry.tokenizer_files(records.file)
-    known = stored.tokenizer_files.vocabulary()
-    if records is not None and known is not None and records.entry.digest not in known.spellings:
+    own = stored.tokenizer_files.vocabulary()
+    if records is not None and own is not None and records.entry.digest not in own.spellings:
         return TokenizerFiles()
     return stored.tokenizer_files
 
@@ -197,4 +219,5 @@ def _with_casing(
                 f"were made with {str(of_records).lower()}; make them again with the model's "
                 "casing, or give another --init_checkpoint."
             )
-    return dataclasses.replace(files, do_lower_case=lower_case, strip_accents=strip_accents)
+    own = files.vocab_file, files.spm_model_file
+    return TokenizerFiles(*own, lower_case, strip_accents, files.rules)

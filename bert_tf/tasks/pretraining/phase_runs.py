@@ -18,15 +18,16 @@ from bert_tf.config.settings import StartSettings, dry
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.model_directory.run_record import read_run_record
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.batches import TrainingBatches
-from bert_tf.tasks.pretraining.hosts import run_before_training
-from bert_tf.tasks.pretraining.settings import Phase, Phases, PretrainingSettings
+from bert_tf.tasks.pretraining.data import TrainingBatches
+from bert_tf.tasks.pretraining.network import Inherited
+from bert_tf.tasks.pretraining.phases import Phase
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute
 from bert_tf.train.job import Job
 from bert_tf.train.ledger import Ledger, format_ledger, show_value
 from bert_tf.train.run import Run, begin
-from bert_tf.train.start_point import NEW, StartPoint
+from bert_tf.train.start_point import NEW
 from bert_tf.train.update_timing import describe_conditions, peak_flops, seconds_per_update
 from bert_tf.util.digest import VOCABULARY_DIGEST_KEY
 from bert_tf.util.directory_lock import hold_directory, is_abandoned
@@ -102,49 +103,49 @@ class PhaseEntry:
 Entries = dict[str, PhaseEntry]
 
 
-def run_phases(plan: Phases) -> Results | None:
+def run_phases(phases: Sequence[Phase]) -> Results | None:
     """Runs all phases that are not done; returns the results of the last. Collective.
 
     Raises UserError for bad input in any phase, before anything is trained.
     """
-    entries = _check_phases(plan, _recorded(plan))
+    entries = _check_phases(phases, _recorded(phases))
     results = None
-    for phase in plan.phases:
-        if phase.settings.run.dry_run or entries[phase.name].state == DONE:
-            continue
+    for phase in phases:
         settings = phase.settings
-        with begin(settings.run, settings.runtime, plan_dir=plan.directory) as begun:
-            results = _run_phase(plan, phase, begun, entries)
+        if settings.run.dry_run or entries[phase.name].state == DONE:
+            continue
+        with begin(settings.run, settings.runtime, plan_dir=phase.directory.parent) as begun:
+            results = _run_phase(phase, len(phases), begun, entries)
+            if phase is phases[-1]:
+                _show_plan(begun, entries)
+                begun.message(
+                    f"the plan is done; its last checkpoint is {newest_checkpoint(phase.directory)}"
+                )
     return results
 
 
-def _recorded(plan: Phases) -> Entries:
+def _recorded(phases: Sequence[Phase]) -> Entries:
     """The phase entries of an earlier start, the same on all ranks; empty in a new directory."""
-    settings = plan.phases[0].settings.run
-    whole = dataclasses.replace(settings, output_dir=plan.directory, start=StartSettings())
-    found = None
-    with begin(whole, plan.runtime) as begun:
+    first, directory = phases[0].settings, phases[0].directory.parent
+    whole = dataclasses.replace(first.run, output_dir=directory, start=StartSettings())
+    with begin(whole, first.runtime) as begun:
         if begun.start.checkpoint is not None:
             raise UserError(
-                f"--output_dir: {plan.directory} contains a checkpoint of a run without --phases; "
+                f"--output_dir: {directory} contains a checkpoint of a run without --phases; "
                 "choose another directory."
             )
-        if begun.ranks.is_chief:
-            found = read_plan(plan.directory)
-        recorded = begun.ranks.broadcast(found)
-        done = [
-            phase
-            for phase in plan.phases
-            if phase.name in recorded and recorded[phase.name].state == DONE
-        ]
+        is_chief = begun.ranks.is_chief
+        recorded: Entries = begun.ranks.broadcast(read_plan(directory) if is_chief else None)
+        finished = {name for name, entry in recorded.items() if entry.state == DONE}
+        done = [phase for phase in phases if phase.name in finished]
         for phase in done:
             _report_done(begun, phase, recorded[phase.name])
-            if begun.ranks.is_chief and not phase.settings.run.dry_run:
-                _remove_abandoned_lock(phase.settings.run.output_dir)
-        if len(done) == len(plan.phases):
-            begun.message(f"nothing to train: {plan.directory} contains all phases of the plan")
+            if is_chief and not first.run.dry_run:
+                _remove_abandoned_lock(phase.directory)
+        if len(done) == len(phases):
+            begun.message(f"nothing to train: {directory} contains all phases of the plan")
         else:
-            run_before_training(plan.phases[0].settings, begun)
+            pretraining.run_before_training(first, begun)
         return recorded
 
 
@@ -153,47 +154,6 @@ def _remove_abandoned_lock(directory: Path) -> None:
     if is_abandoned(directory):
         with contextlib.suppress(UserError), hold_directory(directory, flag="output_dir"):
             pass
-
-
-def _check_phases(plan: Phases, recorded: Entries) -> Entries:
-    """Checks every unfinished phase and estimates its duration; prints the plan's ledger."""
-    entries: Entries = {}
-    before: Job | None = None
-    for previous, phase in zip((None, *plan.phases), plan.phases):
-        earlier = recorded.get(phase.name)
-        if earlier is not None and earlier.state == DONE:
-            entries[phase.name] = earlier
-            continue
-        settings = dry(phase.settings)
-        given = settings.run.start.init_checkpoint, settings.run.start.resume_from
-        awaited = before  # the phase whose last checkpoint is the start, but does not exist yet
-        if before is not None and str(before.settings.output_dir) not in given:
-            awaited = None
-        if awaited is not None:
-            settings = _without_start(phase, settings, awaited)
-        with begin(settings.run, settings.runtime) as begun:
-            shows = phase.settings.run.dry_run
-            checked = dataclasses.replace(
-                begun,
-                start=NEW if awaited else begun.start,
-                record=None if awaited else begun.record,
-                log=begun.log if shows else None,
-            )
-            job = pretraining.prepare_pretraining(settings, checked)
-            if awaited is not None:
-                _check_same_network(phase, awaited, job)
-            if previous is not None and _resumes_from(phase, previous):
-                begins_at = entries[previous.name].last_step
-            else:
-                begins_at = _first_step(phase, checked.start, earlier)
-            entries[phase.name] = _entry(phase, job, earlier, begins_at)
-            if shows:
-                begun.message(f"{phase.name}: {phase.flag_file}")
-                execute(job)
-            if phase is plan.phases[-1]:
-                begun.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
-            before = job
-    return entries
 
 
 def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
@@ -206,26 +166,56 @@ def _report_done(run: Run, phase: Phase, entry: PhaseEntry) -> None:
     run.message(f"{phase.name} is done{ignored}")
 
 
+def _check_phases(phases: Sequence[Phase], recorded: Entries) -> Entries:
+    """Checks every unfinished phase and estimates its duration; prints the plan's ledger."""
+    entries: Entries = {}
+    before: Job | None = None
+    for phase in phases:
+        earlier = recorded.get(phase.name)
+        if earlier is not None and earlier.state == DONE:
+            entries[phase.name] = earlier
+            continue
+        settings, start = dry(phase.settings), phase.settings.run.start
+        awaited = None  # the phase whose last checkpoint is the start, but does not exist yet
+        if before is not None and str(before.settings.output_dir) in (
+            start.init_checkpoint,
+            start.resume_from,
+        ):
+            awaited = before
+            settings = _without_start(phase, settings, awaited)
+        shows = phase.settings.run.dry_run
+        with begin(settings.run, settings.runtime) as begun:
+            start_now = NEW if awaited else begun.start
+            log = begun.log if shows else None
+            checked = dataclasses.replace(begun, start=start_now, log=log)
+            of_awaited = None
+            if awaited is not None:
+                of_awaited = Inherited(awaited.model.config, awaited.model.tokenizer_files)
+            job = pretraining.prepare_pretraining(settings, checked, of_awaited)
+            if awaited is not None:
+                _check_same_network(phase, awaited, job)
+            begins_at = _first_step(phase, job, earlier, [*entries.values()])
+            entries[phase.name] = _entry(phase, job, earlier, begins_at)
+            if shows:
+                begun.message(f"{phase.name}: {phase.flag_file}")
+                execute(job)
+            if phase is phases[-1]:
+                _show_plan(begun, entries)
+            before = job
+    return entries
+
+
 def _without_start(phase: Phase, settings: PretrainingSettings, before: Job) -> PretrainingSettings:
     """Settings to check a phase whose start does not exist yet, as a run from random weights."""
-    run = settings.run
     optimizer = settings.optimization.optimizer
-    if run.start.resume_from and optimizer != before.optimization.optimizer:
+    if settings.run.start.resume_from and optimizer != before.plan.requested.optimizer:
         raise UserError(
             f"{phase.flag_file}: --resume_from keeps the optimizer state of the previous phase, "
-            f"which trains with {before.optimization.optimizer}, not with {optimizer}; give the "
+            f"which trains with {before.plan.requested.optimizer}, not with {optimizer}; give the "
             "same --optimizer_type, or --init_checkpoint=previous for the weights alone."
         )
-    network = settings.network
-    if not settings.bert_config_file:
-        network = {**before.model.config.to_dict(), **network}
-    files = settings.tokenizer_files.with_vocabulary_of(before.model.tokenizer_files)
-    return dataclasses.replace(
-        settings,
-        run=dataclasses.replace(run, start=StartSettings()),
-        network=network,
-        tokenizer_files=files,
-    )
+    run = dataclasses.replace(settings.run, start=StartSettings())
+    return dataclasses.replace(settings, run=run)
 
 
 def _check_same_network(phase: Phase, before: Job, job: Job) -> None:
@@ -244,46 +234,43 @@ def _check_same_network(phase: Phase, before: Job, job: Job) -> None:
         )
 
 
-def _resumes_from(phase: Phase, previous: Phase) -> bool:
-    """Whether a phase continues the step count of the previous one."""
-    run = phase.settings.run
-    return run.start.resume_from == str(previous.directory) and not run.start.reset_step
+def _first_step(
+    phase: Phase, job: Job, earlier: PhaseEntry | None, others: Sequence[PhaseEntry]
+) -> int:
+    """The first step of a phase; 0 unless it resumes a run and counts its steps.
 
-
-def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> int:
-    """The first step of a phase that does not resume the previous one; 0 for a new run.
-
-    It does not change between starts of the plan. ``start`` is where the phase would start now,
-    ``earlier`` its entry from an earlier start.
+    It does not change between starts of the plan. ``earlier`` is its entry from an earlier start,
+    ``others`` are those of the phases before.
     """
-    run = phase.settings.run
-    if not run.start.resume_from or run.start.reset_step:
+    given = phase.settings.run.start
+    if not given.resume_from or given.reset_step:
         return 0
-    if start.is_elsewhere:
-        return start.step
+    if others and given.resume_from == str(phase.directory.with_name(others[-1].name)):
+        return others[-1].last_step
+    if job.run.start.is_elsewhere:
+        return job.run.start.step
     return earlier.last_step - earlier.updates if earlier else 0
 
 
 def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -> PhaseEntry:
-    run, training = phase.settings.run, job.data.training
+    command, training = phase.settings.run.command, job.data.training
     assert isinstance(training, TrainingBatches), "a phase trains"
     batch, last_step = job.plan.batch, job.plan.steps.last_step
     updates = last_step - begins_at
     if updates < 1:
         raise UserError(
             f"{phase.flag_file}: the phase continues at step {begins_at}, where the run that it "
-            f"resumes ends, and would end at step {last_step}; raise {job.length_flag}, "
+            f"resumes ends, and would end at step {last_step}; raise {job.plan.length_flag}, "
             "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
-    effort = training.effort(job.run, job.plan)
-    parts = batch.segments(begins_at, last_step)
-    flops = effort.total((part.sequences, part.length) for part in parts)
-    largest = batch.global_batch_size * effort.per_sequence
+    parts = [(part.sequences, part.length) for part in batch.segments(begins_at, last_step)]
+    typical = training.typical_lengths(job.run, job.plan)
+    flops = training.flops_of(parts, typical)
     return PhaseEntry(
         name=phase.name,
         flag_file=phase.flag_file,
-        flags=comparable_flags(run.command.values, run.command.per_host),
+        flags=comparable_flags(command.values, command.per_host),
         length=training.max_seq_length,
         global_batch=batch.global_batch_size,
         last_step=last_step,
@@ -294,7 +281,7 @@ def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -
         seconds_per_update=seconds,
         conditions=conditions,
         state=PLANNED if earlier is None else earlier.state,
-        full_updates=flops / largest,
+        full_updates=flops / training.flops_of([(batch.global_batch_size, None)], typical),
     )
 
 
@@ -308,34 +295,33 @@ def _timing(job: Job, earlier: PhaseEntry | None) -> tuple[float, float, str]:
     return seconds_per_update(job), peak, conditions
 
 
-def _run_phase(plan: Phases, phase: Phase, run: Run, entries: Entries) -> Results | None:
+def _run_phase(phase: Phase, num_phases: int, run: Run, entries: Entries) -> Results | None:
     job = pretraining.prepare_pretraining(phase.settings, run)
-    left = format_duration(seconds_left(list(entries.values())))
+    left = sum(entry.seconds for entry in entries.values() if entry.state != DONE)
     run.message(
-        f"{phase.name} of {len(plan.phases)} phases: {phase.flag_file} (the plan needs about "
-        f"{left} more)"
+        f"{phase.name} of {num_phases} phases: {phase.flag_file} (the plan needs about "
+        f"{format_duration(left)} more)"
     )
-    _note(plan, run, entries, phase, state=RUNNING)
+    _note(phase, run, entries, state=RUNNING)
     results = execute(job)
     rate = None
     if run.ranks.is_chief:
         record = read_run_record(phase.directory)
         training = record.content.get("training", {}) if record else {}
         rate = training.get("sequences_per_second")
-    _note(plan, run, entries, phase, state=DONE, sequences_per_second=rate)
-    if phase is plan.phases[-1]:
-        run.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
-        run.message(
-            f"the plan is done; its last checkpoint is {newest_checkpoint(phase.directory)}"
-        )
+    _note(phase, run, entries, state=DONE, sequences_per_second=rate)
     return results
 
 
-def _note(plan: Phases, run: Run, entries: Entries, phase: Phase, **changes: Any) -> None:
+def _note(phase: Phase, run: Run, entries: Entries, **changes: Any) -> None:
     """Changes the entry of a phase, in ``plan.json`` too."""
     entries[phase.name] = dataclasses.replace(entries[phase.name], **changes)
     if run.ranks.is_chief:
-        write_plan(plan.directory, list(entries.values()))
+        write_plan(phase.directory.parent, list(entries.values()))
+
+
+def _show_plan(run: Run, entries: Entries) -> None:
+    run.message(format_ledger(plan_sections(list(entries.values())), title="plan"))
 
 
 def comparable_flags(flags: Mapping[str, Any], host_flags: frozenset[str]) -> dict[str, Any]:
@@ -345,40 +331,29 @@ def comparable_flags(flags: Mapping[str, Any], host_flags: frozenset[str]) -> di
 
 def plan_sections(entries: Sequence[PhaseEntry]) -> Ledger:
     """The sections of the ledger: one per phase, and the total."""
-    sections = {entry.name: _section(entry) for entry in entries}
+    sections = {
+        entry.name: {
+            "flags": entry.flag_file,
+            "state": entry.state,
+            "length": entry.length,
+            "global_batch": entry.global_batch,
+            **_total([entry]),
+        }
+        for entry in entries
+    }
+    return {**sections, "total": _total(entries)}
+
+
+def _total(entries: Sequence[PhaseEntry]) -> dict[str, Any]:
     flops, seconds = sum(e.model_flops for e in entries), sum(e.seconds for e in entries)
     peak = sum(entry.peak_flops * entry.seconds for entry in entries) / seconds
-    sections["total"] = {
+    return {
         "updates": sum(entry.updates for entry in entries),
         "sequences": sum(entry.sequences for entry in entries),
-        **_effort(flops, seconds, peak),
-    }
-    return sections
-
-
-def _section(entry: PhaseEntry) -> dict[str, Any]:
-    return {
-        "flags": entry.flag_file,
-        "state": entry.state,
-        "length": entry.length,
-        "global_batch": entry.global_batch,
-        "updates": entry.updates,
-        "sequences": entry.sequences,
-        **_effort(entry.model_flops, entry.seconds, entry.peak_flops),
-    }
-
-
-def _effort(flops: float, seconds: float, peak: float) -> dict[str, Any]:
-    return {
         "model_flops": flops,
         "time": format_duration(seconds),
         "flops_utilisation": round(flops / seconds / peak, 3),
     }
-
-
-def seconds_left(entries: Sequence[PhaseEntry]) -> float:
-    """The estimated duration of all phases that are not done."""
-    return sum(entry.seconds for entry in entries if entry.state != DONE)
 
 
 def write_plan(directory: Path, entries: Sequence[PhaseEntry]) -> None:

@@ -1,27 +1,25 @@
-"""The main program of pre-training: a single run, or several phases in sequence.
+"""Plans of pre-training: several phases, each a flag file, made from the flags of a command.
 
-A phase is a flag file. Its flags override the command's, and each phase starts from the previous
-one unless its file says otherwise.
+A phase's flags override the command's, and each phase starts from the previous one unless its file
+says otherwise.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any
 
 from absl import flags
 
 from bert_tf.cli.flags import parse_flag_file
 from bert_tf.config.declared import options_of
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.ranks.launched import prepare_process
-from bert_tf.tasks.pretraining.settings import Phase, Phases, PretrainingSettings
+from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file
-
-if TYPE_CHECKING:
-    from bert_tf.train.evaluation import Results
 
 # In a phase's flag file, this stands for the checkpoint of the previous phase.
 PREVIOUS = "previous"
@@ -34,58 +32,54 @@ _FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 _SHARED = ("library", "rank_timeout_seconds", "communication", "deterministic", "verbose")
 
 
-def train(values: flags.FlagValues, settings_of: SettingsOf) -> None:
-    """Turns flags into the settings of each phase, and runs them; UserError for bad input."""
-    plan = plan_from_flags(values, settings_of)
-    prepare_process(plan.runtime)
-    run_plan(plan)
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A phase of a plan.
 
-
-def run_plan(plan: Phases | PretrainingSettings) -> Results | None:
-    """Runs all phases, or the single run of a command without phases; returns the last results.
-
-    Collective. Raises UserError for bad input in any phase, before anything is trained.
+    Attributes:
+      flag_file: the file with its flags.
+      settings: the settings of its run.
     """
-    # TensorFlow reads the environment when it is imported, and --help should not wait for it.
-    if not isinstance(plan, Phases):
-        from bert_tf.tasks.pretraining.run import run
 
-        return run(plan)
-    from bert_tf.tasks.pretraining.phase_runs import run_phases
+    flag_file: str
+    settings: PretrainingSettings
 
-    return run_phases(plan)
+    @property
+    def directory(self) -> Path:
+        """The output directory of its run, in that of the plan."""
+        return self.settings.run.output_dir
+
+    @property
+    def name(self) -> str:
+        """``phase_1``, ``phase_2`` and so on."""
+        return self.directory.name
 
 
-def plan_from_flags(
-    values: flags.FlagValues, settings_of: SettingsOf
-) -> Phases | PretrainingSettings:
-    """The plan of a command; ``settings_of`` turns flags into the settings of a run.
+def phases_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Sequence[Phase]:
+    """The phases of a command, at least one; ``settings_of`` turns flags into settings.
 
-    Without phases it is that run. Raises UserError for invalid flags.
+    Raises UserError for invalid flags.
     """
-    if values.phases is None:
-        return settings_of(values)
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
     if not values.output_dir:
         raise UserError("--output_dir is required; --help lists the flags.")
-    directory = Path(values.output_dir)
     phases: list[Phase] = []
     for number, file in enumerate(files, start=1):
         before = phases[-1].directory if phases else None
-        name = f"phase_{number}"
-        phase = _flags_of_phase(file, values, output_dir=directory / name, before=before)
+        directory = Path(values.output_dir) / f"phase_{number}"
+        phase = _flags_of_phase(file, values, output_dir=directory, before=before)
         try:
             settings = settings_of(phase)
         except UserError as error:
             raise UserError(f"{file}: {error}") from error
         if not settings.run.do_train:
             raise UserError(f"{file}: a phase trains; add --do_train.")
-        phases.append(Phase(name, file, settings))
+        phases.append(Phase(file, settings))
     for other in phases[1:]:
         _check_shared(phases[0], other)
-    return Phases(directory, tuple(phases))
+    return phases
 
 
 def _flags_of_phase(
@@ -103,16 +97,6 @@ def _flags_of_phase(
             raise UserError(
                 f"{flag_file}: --{flag} is for the plan as a whole; give it on the command line."
             )
-    _set_start(values, flag_file, before)
-    values.output_dir = str(output_dir)
-    if values.dllog_path:
-        log = Path(values.dllog_path)
-        values.dllog_path = str(log.with_name(f"{log.stem}_{output_dir.name}{log.suffix}"))
-    return values
-
-
-def _set_start(values: Any, flag_file: str, before: Path | None) -> None:
-    """Replaces ``previous`` by the directory of the previous phase."""
     if before is not None and not values.init_checkpoint and not values.resume_from:
         values.init_checkpoint = PREVIOUS
     for flag in ("init_checkpoint", "resume_from"):
@@ -123,6 +107,11 @@ def _set_start(values: Any, flag_file: str, before: Path | None) -> None:
                     "first one; give a checkpoint or drop it."
                 )
             setattr(values, flag, str(before))
+    values.output_dir = str(output_dir)
+    if values.dllog_path:
+        log = Path(values.dllog_path)
+        values.dllog_path = str(log.with_name(f"{log.stem}_{output_dir.name}{log.suffix}"))
+    return values
 
 
 def _check_shared(first: Phase, phase: Phase) -> None:

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.input.pipeline import evaluation_dataset
 from bert_tf.model.config import BertConfig
 from bert_tf.records.info import SENTENCE_ORDER, check_records, lengths_of
 from bert_tf.records.layouts import PREDICTIONS, SEQUENCE
-from bert_tf.tasks.pretraining.batches import Lengths, TrainingBatches, shared_lengths
-from bert_tf.tasks.pretraining.data import OpenRecords, RunRecords, open_run_records
-from bert_tf.tasks.pretraining.network import open_model
+from bert_tf.tasks.pretraining.data import (
+    Lengths,
+    OpenRecords,
+    RunRecords,
+    TrainingBatches,
+    open_run_records,
+    shared_lengths,
+)
+from bert_tf.tasks.pretraining.network import Inherited, open_model
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
-from bert_tf.train.arithmetic import Arithmetic
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import LossEvaluation, Results
 from bert_tf.train.execute import execute, prepare
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import EVAL_DIGEST_KEY
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.pretraining.distillation import MakeTargets
+    from bert_tf.tasks.distillation.teacher import Teacher
+    from bert_tf.tasks.pretraining.task import ObjectiveTask
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -33,20 +43,33 @@ def run(settings: PretrainingSettings) -> Results | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     with begin(settings.run, settings.runtime) as begun:
-        if settings.before_training is not None:
-            from bert_tf.tasks.pretraining.hosts import run_before_training
-
-            run_before_training(settings, begun)
+        run_before_training(settings, begun)
         return execute(prepare_pretraining(settings, begun))
 
 
-def prepare_pretraining(settings: PretrainingSettings, run: Run) -> Job:
+def run_before_training(settings: PretrainingSettings, run: Run) -> None:
+    """Runs --before_training, if given, once on each host; not in a dry run. Collective.
+
+    Raises UserError on all ranks if the command fails on any host.
+    """
+    command = settings.before_training
+    if command is None or settings.run.dry_run:
+        return
+    from bert_tf.ranks.host_work import on_each_host, run_command
+
+    run.message(f"running on each host: {command}")
+    on_each_host(run.ranks, lambda: run_command(command, flag="before_training"))
+
+
+def prepare_pretraining(
+    settings: PretrainingSettings, run: Run, inherited: Inherited | None = None
+) -> Job:
     """Opens records and network, chooses the arithmetic and checks everything. Collective.
 
     Writes nothing except local copies of the records, their lengths and the cache of the teacher's
     targets, and nothing at all in a dry run. Raises UserError.
     """
-    job = prepare(open_pretraining(settings, run), run)
+    job = prepare(open_pretraining(settings, run, inherited), run)
     if isinstance(job.data.training, TrainingBatches):
         job.data.training.report_lengths(run, job.plan)
     return job
@@ -61,14 +84,14 @@ class OpenedPretraining:
       lengths: the lengths of the records.
       records: the records to read.
       model: the model to train.
-      make_targets: caches a teacher's soft targets of the training records; None without a cache.
+      teacher: the teacher; None without one, and without training.
     """
 
     settings: PretrainingSettings
     lengths: Lengths
     records: RunRecords
     model: RunModel
-    make_targets: MakeTargets | None
+    teacher: Teacher | None
 
     is_padded = False
 
@@ -85,49 +108,58 @@ class OpenedPretraining:
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Copies records to local disks, measures their lengths, caches the teacher's targets."""
-        settings, records = self.settings, self._on_local_disk(run)
+        settings, data, records = self.settings, self.settings.data, self.records
+        copies: dict[Path, Path] = {}
+        if data.local_cache_dir is not None and settings.run.do_train and not run.settings.dry_run:
+            copies = records.copied_to_local_disks(data.local_cache_dir, data.local_cache_gb, run)
         training = evaluation = None
-        if self.records.train is not None and records.train is not None:
-            training = self._training(self.records.train, records.train, run, arithmetic)
+        if records.train is not None:
+            training = self._training(records.train, copies, run, arithmetic)
         if records.held_out is not None:
-            evaluation = self._evaluation(records.held_out, run)
+            evaluation = self._evaluation(records.held_out, copies, run)
         return JobData(
             training,
             evaluation,
             entries={
                 **records.ledger_entries(self.model.vocabulary),
-                "length_buckets": settings.run.do_train and settings.data.length_buckets,
+                "length_buckets": settings.run.do_train and data.length_buckets,
             },
             names={EVAL_DIGEST_KEY: "held-out data"},
         )
 
     def _training(
-        self, given: OpenRecords, read: OpenRecords, run: Run, arithmetic: Arithmetic
+        self, given: OpenRecords, copies: Mapping[Path, Path], run: Run, arithmetic: Arithmetic
     ) -> TrainingBatches:
-        """What is trained on: ``given`` records, ``read`` from where they may be copies."""
-        config, buckets = self.model.config, self.settings.data.length_buckets
-        originals = self.records.for_network(given, config)
-        records = self.records.for_network(read, config)
+        task = cast("ObjectiveTask", self.model.evaluated or self.model.task)
+        records = self.records.for_network(given, task.config, copies)
+        lengths = targets = None
+        if self.settings.data.length_buckets:
+            lengths = shared_lengths(self.records.for_network(given, task.config), run)
+        if self.teacher is not None:
+            from bert_tf.tasks.pretraining.distillation import cached_targets
+
+            read = self.records.for_network(given, self.teacher.config, copies)
+            targets = cached_targets(self.model, self.teacher, read, run, arithmetic)
         return TrainingBatches(
             self.settings,
-            config,
+            task,
             records,
             given.record_set,
             *self.lengths,
             self.max_records,
-            lengths=shared_lengths(originals, run) if buckets else None,
-            targets=self.make_targets and self.make_targets(records, run, arithmetic),
+            lengths=lengths,
+            targets=targets,
         )
 
-    def _evaluation(self, held_out: OpenRecords, run: Run) -> LossEvaluation:
-        from bert_tf.input.evaluation import evaluation_dataset
-
+    def _evaluation(
+        self, held_out: OpenRecords, copies: Mapping[Path, Path], run: Run
+    ) -> LossEvaluation:
         task, asked, ranks = self.model.evaluated or self.model.task, self.settings.run, run.ranks
         global_batch_size = asked.evaluation.eval_batch_size * ranks.world_size
         return LossEvaluation(
             functools.partial(
                 evaluation_dataset,
-                self.records.for_network(held_out, task.config),
+                self.records.for_network(held_out, task.config, copies),
                 GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size),
                 seed=asked.seed,
             ),
@@ -136,44 +168,30 @@ class OpenedPretraining:
             max_steps=asked.evaluation.max_eval_steps,
         )
 
-    def _on_local_disk(self, run: Run) -> RunRecords:
-        """The records, copied to this host's disk if a training run asks for it. Collective."""
-        data, records = self.settings.data, self.records
-        if data.local_cache_dir is None or not run.settings.do_train or run.settings.dry_run:
-            return records
-        from bert_tf.tasks.pretraining.hosts import copy_to_local_disks
 
-        opened = [records.train, records.held_out]
-        sets = [None if one is None else one.record_set for one in opened]
-        copies = copy_to_local_disks(sets, data.local_cache_dir, data.local_cache_gb, run)
-        train, held_out = (
-            None if one is None or copy is None else one._replace(record_set=copy)
-            for one, copy in zip(opened, copies)
-        )
-        return dataclasses.replace(records, train=train, held_out=held_out)
-
-
-def open_pretraining(settings: PretrainingSettings, run: Run) -> OpenedPretraining:
+def open_pretraining(
+    settings: PretrainingSettings, run: Run, inherited: Inherited | None = None
+) -> OpenedPretraining:
     """Opens records and network and checks that they match. Collective. Raises UserError."""
     check_model_files(run, settings.bert_config_file, settings.distillation)
     records = open_run_records(settings)
     lengths = _lengths(settings, run, records)
-    distillation, of_network = settings.distillation, settings
-    teacher = make_targets = None
+    distillation, teacher = settings.distillation, None
     if distillation is not None and settings.run.do_train:
-        from bert_tf.tasks.pretraining.distillation import open_student
+        from bert_tf.tasks.pretraining.distillation import open_teacher_of, student_of
 
-        teacher, of_network = open_student(settings, distillation, run, records)
+        teacher = open_teacher_of(distillation, run, records)
+        inherited = inherited or student_of(distillation, teacher)
     has_order = SENTENCE_ORDER in records.pair_tasks
-    model = open_model(of_network, run, records.vocabulary, sentence_order=has_order)
+    model = open_model(settings, run, records.vocabulary, inherited, sentence_order=has_order)
     _check_records(lengths, records, model.config)
     if settings.next_sentence and records.train and records.train.info.one_sided_labels:
         run.warn(records.train.info.one_sided_labels, part="records")
     if teacher is not None and distillation is not None:
         from bert_tf.tasks.pretraining.distillation import distilled
 
-        model, make_targets = distilled(distillation, run, model, teacher)
-    return OpenedPretraining(settings, lengths, records, model, make_targets)
+        model = distilled(distillation, run, model, teacher)
+    return OpenedPretraining(settings, lengths, records, model, teacher)
 
 
 def _lengths(settings: PretrainingSettings, run: Run, records: RunRecords) -> Lengths:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
 from bert_tf.config.masking import MaskingOptions
@@ -14,7 +14,9 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.options import Interval
 
 if TYPE_CHECKING:
+    from bert_tf.model.config import BertConfig
     from bert_tf.tasks.distillation.settings import DistillationSettings
+    from bert_tf.tasks.pretraining.task import ObjectiveTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,13 @@ class DataSettings(Settings):
             yield f"{self.given('local_cache_gb')} needs --local_cache_dir; give it."
 
 
+class Objective(Protocol):
+    """The settings of a pre-training objective."""
+
+    def task(self, config: BertConfig) -> ObjectiveTask:
+        """The task for a network."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings(Settings):
     """The settings of a pre-training run.
@@ -76,8 +85,7 @@ class PretrainingSettings(Settings):
       tokenizer_files: override the files stored with the records or with those weights.
       network: architecture settings given individually, keyed as in ``BertConfig``.
       distillation: None to train without a teacher.
-      objective: an objective that replaces BERT's two heads (see
-        ``tasks.pretraining.task.Objective``); None for these heads.
+      objective: an objective that replaces BERT's two heads; None for these heads.
     """
 
     bert_config_file: Path | None
@@ -94,7 +102,7 @@ class PretrainingSettings(Settings):
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     distillation: DistillationSettings | None = None
-    objective: Any = None
+    objective: Objective | None = None
     before_training: str | None = setting(
         None,
         "Shell command to run once on each host before the records are opened, for example to "
@@ -148,41 +156,3 @@ class PretrainingSettings(Settings):
                 "--final_masked_lm_prob changes how many words are masked, but --cache_teacher "
                 "needs a fixed number; drop one of them."
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A phase of a plan.
-
-    Attributes:
-      name: ``phase_1``, ``phase_2`` and so on, which is also its directory in the plan's.
-      flag_file: the file with its flags.
-      settings: the settings of its run.
-    """
-
-    name: str
-    flag_file: str
-    settings: PretrainingSettings
-
-    @property
-    def directory(self) -> Path:
-        """The output directory of its run."""
-        return self.settings.run.output_dir
-
-
-@dataclasses.dataclass(frozen=True)
-class Phases:
-    """The phases in order.
-
-    Attributes:
-      directory: the directory of the whole plan.
-      phases: at least one phase.
-    """
-
-    directory: Path
-    phases: tuple[Phase, ...]
-
-    @property
-    def runtime(self) -> RuntimeSettings:
-        """The settings of precision, ranks and threads; ranks are the same in all phases."""
-        return self.phases[0].settings.runtime

@@ -9,33 +9,64 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.flops import training_flops
-from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
+from bert_tf.model.heads import (
+    MASKED_LM_HEAD,
+    NEXT_SENTENCE_HEAD,
+    Head,
+    masked_lm_scores,
+    masked_lm_specs,
+    next_sentence_logits,
+    next_sentence_specs,
+)
 from bert_tf.model.layers import shape_of
-from bert_tf.model.losses import ACCURACY, ClassScores, Decisions
+from bert_tf.model.losses import (
+    ACCURACY,
+    ClassScores,
+    Decisions,
+    classification_sums,
+    score_sums,
+)
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, Task, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.records.info import NEXT_SENTENCE, SENTENCE_ORDER
-from bert_tf.tasks.pretraining.graph import (
-    PretrainingOutputs,
-    masked_lm_logits,
-    masked_lm_sums,
-    next_sentence_sums,
-    pretraining_heads,
-    pretraining_specs,
-)
-from bert_tf.tasks.pretraining.settings import PretrainingSettings
 
 MASKED_LM = "masked_lm"
+
+
+class PretrainingOutputs(NamedTuple):
+    """The outputs of the heads; None for a head that is not used.
+
+    Attributes:
+      masked_lm: vocabulary logits at the masked positions, [B * P, V].
+      next_sentence: [B, 2] float32 logits.
+    """
+
+    masked_lm: ClassScores | None
+    next_sentence: tf.Tensor | None
+
+    @property
+    def words(self) -> ClassScores:
+        """``masked_lm``; raises ValueError if that head is left out."""
+        if self.masked_lm is None:
+            raise ValueError("the network has no head for masked words")
+        return self.masked_lm
+
+
+def masked_lm_logits(scores: ClassScores, options: ForwardOptions) -> tf.Tensor:
+    """The vocabulary logits, [B * P, V] float32."""
+    with tf.name_scope("cls/predictions"):
+        return scores.logits(options.policy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +118,12 @@ class PretrainingTask(EncoderTask):
 
     def specs(self) -> list[VariableSpec]:
         """The variables that the heads train, and no others."""
-        return pretraining_specs(
-            self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
-        )
+        specs = bert_specs(self.config, pooler=self.next_sentence)
+        if self.masked_lm:
+            specs += masked_lm_specs(self.config)
+        if self.next_sentence:
+            specs += next_sentence_specs(self.config)
+        return specs
 
     def positions_read(self, features: Features) -> tf.Tensor | None:
         """The masked positions, and that of [CLS] for next sentences."""
@@ -109,20 +143,19 @@ class PretrainingTask(EncoderTask):
         options: ForwardOptions,
     ) -> PretrainingOutputs:
         """The vocabulary logits and the next-sentence logits, from the encoder's output."""
-        positions = None
+        words = sentences = None
         if self.masked_lm:
             positions = features["masked_lm_positions"]
             if self.score_all_tokens:
                 B, S, _ = shape_of(sequence_output)
                 positions = tf.tile(tf.range(S, dtype=positions.dtype)[tf.newaxis], [B, 1])
-        return pretraining_heads(
-            sequence_output,
-            positions,
-            variables,
-            self.config,
-            options,
-            next_sentence=self.next_sentence,
-        )
+            words = masked_lm_scores(
+                sequence_output, positions, variables, config=self.config, policy=options.policy
+            )
+        if self.next_sentence:
+            pooled = pooled_output(sequence_output, variables, policy=options.policy)
+            sentences = next_sentence_logits(pooled, variables, policy=options.policy)
+        return PretrainingOutputs(words, sentences)
 
     def decisions(
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
@@ -145,13 +178,20 @@ class PretrainingTask(EncoderTask):
     def losses(
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The cross entropies of masked tokens and of next sentences."""
+        """The cross entropies of masked tokens and of next sentences.
+
+        A weight of 0 in the optional ``example_weights`` [B] float32 excludes a sequence.
+        """
         losses = {}
         if self.masked_lm:
-            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
-            losses[MASKED_LM] = masked_lm_sums(masked, features, options)
+            losses[MASKED_LM] = self._masked_sums(outputs, features, options)
         if self.next_sentence:
-            losses[self._pair_term] = next_sentence_sums(outputs, features, options)
+            labels = tf.reshape(features["next_sentence_labels"], [-1])
+            weights = features.get("example_weights", tf.ones_like(labels, tf.float32))
+            with tf.name_scope("cls/seq_relationship/loss"):
+                losses[self._pair_term] = classification_sums(
+                    outputs.next_sentence, labels, weights, policy=options.policy
+                )
         return losses
 
     def predictions(
@@ -160,8 +200,8 @@ class PretrainingTask(EncoderTask):
         """``masked_lm_probabilities`` [B, P, V], ``next_sentence_logits`` [B, 2], float32."""
         predictions = {}
         if self.masked_lm:
-            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
-            probabilities = tf.nn.softmax(masked_lm_logits(masked, options))
+            words = self._masked_scores(outputs, features)
+            probabilities = tf.nn.softmax(masked_lm_logits(words, options))
             shape = [*tf.unstack(tf.shape(features["masked_lm_positions"])), self.config.vocab_size]
             predictions["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
         if self.next_sentence:
@@ -172,11 +212,43 @@ class PretrainingTask(EncoderTask):
         """The perplexity of masked tokens."""
         if not self.masked_lm:
             return {}
-        return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}
+        try:
+            perplexity = math.exp(means(sums)[MASKED_LM]["loss"])
+        except OverflowError:
+            perplexity = math.inf
+        return {f"{MASKED_LM}_perplexity": perplexity}
+
+    def training_flops(self, *, length: int, predictions: int) -> float:
+        """FLOPs of training on one sequence with ``predictions`` masks (see ``model.flops``)."""
+        return training_flops(
+            self.config,
+            length=length,
+            predictions=predictions if self.masked_lm else 0,
+            next_sentence=self.next_sentence,
+        )
+
+    def ledger(self) -> Mapping[str, Mapping[str, Any]]:
+        """Empty: the ledger describes the network anyway."""
+        return {}
 
     @property
     def _pair_term(self) -> str:
         return SENTENCE_ORDER if self.sentence_order else NEXT_SENTENCE
+
+    def _masked_sums(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> Sums:
+        words = self._masked_scores(outputs, features)
+        sums_of = score_sums
+        if words.need_blocks(options):
+            from bert_tf.model.row_blocks import score_sums_in_blocks as sums_of
+        with tf.name_scope("cls/predictions/loss"):
+            return sums_of(
+                words,
+                tf.reshape(features["masked_lm_ids"], [-1]),
+                tf.reshape(features["masked_lm_weights"], [-1]),
+                options=options,
+            )
 
     def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
         """The vocabulary logits at the masked positions, [B * P, V]."""
@@ -188,58 +260,11 @@ class PretrainingTask(EncoderTask):
         return outputs.words.rows(tf.reshape(rows, [-1]))
 
 
-class Objective(Protocol):
-    """A pre-training objective; the rest of a run does not depend on it."""
+class ObjectiveTask(Task, Protocol):
+    """The task of a pre-training objective; the rest of a run depends on no more than this."""
 
-    def task(self, config: BertConfig, *, sentence_order: bool) -> Task:
-        """The task for a network; ``sentence_order``: pairs are labelled for SOP instead of NSP."""
-
-    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
+    def training_flops(self, *, length: int, predictions: int) -> float:
         """FLOPs of training on one sequence with ``predictions`` masks (see ``model.flops``)."""
 
-    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
+    def ledger(self) -> Mapping[str, Mapping[str, Any]]:
         """Additional sections of the run's ledger."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BertObjective:
-    """Masked LM and next-sentence prediction; implements :class:`Objective`.
-
-    Attributes:
-      masked_lm, next_sentence: which heads are used.
-    """
-
-    masked_lm: bool
-    next_sentence: bool
-
-    def task(self, config: BertConfig, *, sentence_order: bool) -> PretrainingTask:
-        """The task with these heads."""
-        return PretrainingTask(
-            config, self.masked_lm, self.next_sentence, sentence_order=sentence_order
-        )
-
-    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
-        """FLOPs of one network with these heads."""
-        return training_flops(
-            config,
-            length=length,
-            predictions=predictions if self.masked_lm else 0,
-            next_sentence=self.next_sentence,
-        )
-
-    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
-        """Empty: the ledger describes the network anyway."""
-        del config
-        return {}
-
-
-def objective_of(settings: PretrainingSettings) -> Objective:
-    """The objective of a run with these settings."""
-    return settings.objective or BertObjective(settings.masked_lm, settings.next_sentence)
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf

@@ -6,8 +6,7 @@ Imports no TensorFlow, so that invalid flags are reported without delay.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -15,7 +14,6 @@ from bert_tf.cli.flags import flag_group
 from bert_tf.cli.settings_flags import Definer, from_flags
 from bert_tf.config.declared import Settings, setting
 from bert_tf.model.config import BertConfig
-from bert_tf.model.flops import training_flops
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.settings import PretrainingSettings
 from bert_tf.util.errors import UserError
@@ -24,10 +22,6 @@ from bert_tf.util.options import Interval
 if TYPE_CHECKING:
     from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
 
-# Two operations in each of three products; see ``model.flops``.
-_FLOPS_OF_A_PRODUCT = 6
-
-
 _FRACTION = Interval(0, 1, open_low=True)
 
 
@@ -35,7 +29,7 @@ _FRACTION = Interval(0, 1, open_low=True)
 class ReplacedTokens(Settings):
     """Masked LM for the generator, and detection of its samples for the discriminator.
 
-    Implements :class:`bert_tf.tasks.pretraining.task.Objective`. Defaults are those of
+    Implements :class:`bert_tf.tasks.pretraining.settings.Objective`. Defaults are those of
     google-research/electra's small and base networks.
     """
 
@@ -71,34 +65,11 @@ class ReplacedTokens(Settings):
             num_hidden_layers=max(1, round(config.num_hidden_layers * self.generator_layers)),
         )
 
-    def task(self, config: BertConfig, *, sentence_order: bool) -> ReplacedTokenTask:
-        """Returns the task, which has no labels for sentence pairs."""
+    def task(self, config: BertConfig) -> ReplacedTokenTask:
+        """The task of both networks."""
         from bert_tf.tasks.replaced_tokens.task import ReplacedTokenTask
 
-        del sentence_order
         return ReplacedTokenTask(config, self.generator(config), self.discriminator_weight)
-
-    def training_flops(self, config: BertConfig, *, length: int, predictions: int) -> float:
-        """FLOPs of both networks, heads included."""
-        generator, width = self.generator(config), config.hidden_size
-        encoders = sum(
-            training_flops(network, length=length, predictions=0, next_sentence=False)
-            for network in (generator, config)
-        )
-        heads = length * width * (width + 1)
-        heads += predictions * width * (generator.hidden_size + config.vocab_size)
-        if generator.hidden_size != width:  # the embeddings are projected
-            heads += length * width * generator.hidden_size
-        return encoders + _FLOPS_OF_A_PRODUCT * heads
-
-    def ledger(self, config: BertConfig) -> Mapping[str, Mapping[str, Any]]:
-        """The generator's sizes and the discriminator's weight."""
-        generator = self.generator(config)
-        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        sizes = {f"generator_{name}": getattr(generator, name) for name in names}
-        return {
-            "replaced_tokens": {"discriminator_weight": self.discriminator_weight, **sizes},
-        }
 
 
 def define_electra_flags(values: flags.FlagValues) -> None:

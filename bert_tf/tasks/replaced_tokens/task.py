@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -23,6 +23,7 @@ from bert_tf.model.bert import WORD_EMBEDDINGS, bert_output, bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.dropout import Dropout, numbers_like
 from bert_tf.model.encoder import encode
+from bert_tf.model.flops import training_flops
 from bert_tf.model.heads import (
     DISCRIMINATOR_HEAD,
     Head,
@@ -35,8 +36,12 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import LEAST_WEIGHT, Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
-from bert_tf.tasks.pretraining.graph import PretrainingOutputs, masked_lm_logits
-from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingTask
+from bert_tf.tasks.pretraining.task import (
+    MASKED_LM,
+    PretrainingOutputs,
+    PretrainingTask,
+    masked_lm_logits,
+)
 
 _GENERATOR = GENERATOR.rstrip("/")
 
@@ -56,6 +61,9 @@ _BITS = 23
 # The golden ratio's fraction of 2**23, odd: its multiples are spread evenly (Knuth 1998, "The art
 # of computer programming", volume 3, section 6.4).
 _GOLDEN = 5183737
+
+# Two operations in each of three products; see ``model.flops``.
+_FLOPS_OF_A_PRODUCT = 6
 
 
 class ReplacedTokenOutputs(NamedTuple):
@@ -113,7 +121,9 @@ class ReplacedTokenTask:
                 uniform = uniform_numbers_of(features["input_ids"], positions)
             else:
                 uniform = uniform_numbers(options.dropout, positions)
-            sampled = sample_classes(masked_lm_logits(words, options), tf.reshape(uniform, [-1]))
+            sampled = sample_classes(
+                masked_lm_logits(words.words, options), tf.reshape(uniform, [-1])
+            )
             input_ids = with_tokens_at(
                 features["input_ids"], positions, tf.reshape(sampled, tf.shape(positions))
             )
@@ -147,12 +157,31 @@ class ReplacedTokenTask:
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
         """The generator's perplexity; precision and recall of replaced tokens."""
-        found = sums[DISCRIMINATOR].metrics
+        counts = sums[DISCRIMINATOR].metrics
         return {
             **self._masked_lm.scores(sums),
-            f"{DISCRIMINATOR}_precision": found[_CAUGHT] / max(found[_FLAGGED], LEAST_WEIGHT),
-            f"{DISCRIMINATOR}_recall": found[_CAUGHT] / max(found[_REPLACED], LEAST_WEIGHT),
+            f"{DISCRIMINATOR}_precision": counts[_CAUGHT] / max(counts[_FLAGGED], LEAST_WEIGHT),
+            f"{DISCRIMINATOR}_recall": counts[_CAUGHT] / max(counts[_REPLACED], LEAST_WEIGHT),
         }
+
+    def training_flops(self, *, length: int, predictions: int) -> float:
+        """FLOPs of training both networks on one sequence, heads included."""
+        width, of_generator = self.config.hidden_size, self.generator.hidden_size
+        encoders = sum(
+            training_flops(network, length=length, predictions=0, next_sentence=False)
+            for network in (self.generator, self.config)
+        )
+        heads = length * width * (width + 1)
+        heads += predictions * width * (of_generator + self.config.vocab_size)
+        if of_generator != width:  # the embeddings are projected
+            heads += length * width * of_generator
+        return encoders + _FLOPS_OF_A_PRODUCT * heads
+
+    def ledger(self) -> Mapping[str, Mapping[str, Any]]:
+        """The generator's sizes and the discriminator's weight."""
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        sizes = {f"generator_{name}": getattr(self.generator, name) for name in names}
+        return {"replaced_tokens": {"discriminator_weight": self.discriminator_weight, **sizes}}
 
     @property
     def _masked_lm(self) -> PretrainingTask:
@@ -181,8 +210,8 @@ class ReplacedTokenTask:
                     read=self._masked_lm.positions_read(features),
                 )
             shared = {WORD_EMBEDDINGS: variables[WORD_EMBEDDINGS]}
-            known = Variables({**scoped.within(), **shared})
-            return self._masked_lm.head_outputs(layers[-1].hidden, known, features, options)
+            read = Variables({**scoped.within(), **shared})
+            return self._masked_lm.head_outputs(layers[-1].hidden, read, features, options)
 
     def _discriminator_sums(
         self, outputs: ReplacedTokenOutputs, features: Features, options: ForwardOptions

@@ -46,8 +46,8 @@ from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, sum_losses
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic, entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import remove_partial_files
@@ -98,8 +98,7 @@ def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
             **{f"the weights of {c.name}": c.weights_digest for c in found},
         },
     )
-    arithmetic = kept_arithmetic(
-        run,
+    arithmetic = run.keep_arithmetic(
         model.config,
         earlier_identity(settings.run.output_dir / DIRECTORY, what=_WHAT)
         if run.ranks.is_chief
@@ -219,7 +218,7 @@ def _plan(
         "--sample": settings.sample,
         "--seed": settings.run.seed,
         "--score_unknown": settings.score_unknown,
-        **entries_of_plan(run, arithmetic),
+        **arithmetic.entries(),
         "sha256 of the texts": sequences.digest,
         "sha256 of the vocabulary": model.tokenizer.vocab_digest,
         "network": model.config.to_dict(),

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Callable, NamedTuple
 
+from bert_tf.finetune.scores import Counts
+
 OUTSIDE = "O"
 # The type of entities whose labels consist of a prefix only.
 ONLY_TYPE = "_"
@@ -45,27 +47,6 @@ class Entity(NamedTuple):
     end: int
 
 
-class Counts(NamedTuple):
-    """Numbers of entities: in the labels, in the predictions, and in both."""
-
-    labelled: int = 0
-    predicted: int = 0
-    correct: int = 0
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """``precision``, ``recall`` and ``f1``, from 0 to 1; 0 if the denominator is 0."""
-
-        def share(part: int, whole: int) -> float:
-            return part / whole if whole else 0.0
-
-        return {
-            "precision": share(self.correct, self.predicted),
-            "recall": share(self.correct, self.labelled),
-            "f1": share(2 * self.correct, self.labelled + self.predicted),
-        }
-
-
 def are_of_entities(labels: Iterable[str]) -> bool:
     """Whether labels mark entities: not all are O, and the others have a prefix of a scheme."""
     marked = set(labels) - {OUTSIDE}
@@ -95,18 +76,18 @@ def entities_of(labels: Sequence[str]) -> list[Entity]:
     that none is lost where a model breaks its scheme. Labels without a prefix are outside of
     entities.
     """
-    found: list[Entity] = []
+    entities: list[Entity] = []
     before = "", ""
     for number, label in enumerate(labels):
         match = _LABEL.fullmatch(label)
         prefix, kind = (match["prefix"], match["type"] or ONLY_TYPE) if match else ("", "")
         prefix = _AS_IOBES.get(prefix, prefix)
         if prefix in ("I", "E") and before[0] in ("B", "I") and before[1] == kind:
-            found[-1] = found[-1]._replace(end=number + 1)
+            entities[-1] = entities[-1]._replace(end=number + 1)
         elif match:
-            found.append(Entity(kind, number, number + 1))
+            entities.append(Entity(kind, number, number + 1))
         before = prefix, kind
-    return found
+    return entities
 
 
 def words_as_entities(labels: Sequence[str]) -> list[Entity]:
@@ -126,8 +107,8 @@ def count_entities(
     """
     tally: Counter[tuple[str, int]] = Counter()
     for of_labels, of_predictions in zip(labelled, predicted):
-        true, found = set(find(of_labels)), set(find(of_predictions))
-        for place, entities in enumerate((true, found, true & found)):
+        true, guessed = set(find(of_labels)), set(find(of_predictions))
+        for place, entities in enumerate((true, guessed, true & guessed)):
             tally.update((entity.type, place) for entity in entities)
     types = sorted({kind for kind, _ in tally})
     return {kind: Counts(*(tally[kind, place] for place in range(3))) for kind in types}
@@ -175,15 +156,15 @@ def match_entities(labelled: Sequence[Entity], predicted: Sequence[Entity]) -> l
         return not same_words, one.type != other.type, -common
 
     left, free = set(labelled), set(predicted)
-    found = []
+    matches = []
     for one, other in sorted(_with_common_words(labelled, predicted), key=rank):
         if one in left and other in free:
-            found.append(Match(one, other))
+            matches.append(Match(one, other))
             left.remove(one)
             free.remove(other)
-    found += [Match(one, None) for one in left]
-    found += [Match(None, other) for other in free]
-    return sorted(found, key=lambda match: min(entity.start for entity in match.entities))
+    matches += [Match(one, None) for one in left]
+    matches += [Match(None, other) for other in free]
+    return sorted(matches, key=lambda match: min(entity.start for entity in match.entities))
 
 
 def _with_common_words(

@@ -10,8 +10,8 @@ from bert_tf.model.task import Features, Network
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
+from bert_tf.tasks.tagging.files import WindowSettings
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.tasks.tagging.windows import WindowSettings
 
 
 class ExportableTagger(Exportable):

@@ -7,7 +7,6 @@ import dataclasses
 from bert_tf.config.declared import AT_LEAST_ONE, setting
 from bert_tf.finetune.flags import DirectoryFlags
 from bert_tf.finetune.settings import DirectorySettings
-from bert_tf.tasks.tagging.windows import WindowSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +21,6 @@ class TaggingSettings(DirectorySettings):
         bounds=AT_LEAST_ONE,
         of_model=True,
     )
-
-    @property
-    def windows(self) -> WindowSettings:
-        """The lengths for splitting sentences into windows."""
-        return WindowSettings(self.max_seq_length, self.doc_stride)
 
 
 _FLAGS = DirectoryFlags(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.finetune.scores import Counts
 from bert_tf.tasks.tagging.chunks import (
     CORRECT,
     MISSED,
@@ -19,7 +20,6 @@ from bert_tf.tasks.tagging.chunks import (
     SPURIOUS,
     WRONG_BOUNDARIES,
     WRONG_TYPE,
-    Counts,
     Entity,
     Match,
     are_of_entities,
@@ -29,7 +29,7 @@ from bert_tf.tasks.tagging.chunks import (
     total,
     words_as_entities,
 )
-from bert_tf.tasks.tagging.formats import Sentence, TaggedFile
+from bert_tf.tasks.tagging.files import Sentence, TaggedFile
 from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
 
 _MOST_SENTENCES = 30

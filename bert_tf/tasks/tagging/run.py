@@ -8,7 +8,7 @@ import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -36,16 +36,17 @@ from bert_tf.tasks.tagging.chunks import (
     without_prefix,
     without_type,
 )
-from bert_tf.tasks.tagging.features import feature_stage
-from bert_tf.tasks.tagging.flags import TaggingSettings
-from bert_tf.tasks.tagging.formats import (
+from bert_tf.tasks.tagging.files import (
     TaggedFile,
+    WindowSettings,
     check_labels,
+    feature_stage,
     find_split,
     read_tagged,
     unknown_labels,
     with_predictions,
 )
+from bert_tf.tasks.tagging.flags import TaggingSettings
 from bert_tf.tasks.tagging.report import write_report
 from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS, TAGGING_HEAD, TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -89,11 +90,14 @@ class Tagging(SequenceTask):
         Raises UserError for bad input, and if there is nothing to train or evaluate.
         """
         settings = as_stored(settings, run)
-        settings.windows.validate()
+        _windows(settings).validate()
         check_trained_on(run, cls.name)
         files = read_files(settings, find=find_split, read=read_tagged)
         labels = _agree_on_labels(settings, run, files.get(TRAIN))
-        _check_files(settings, run, files, labels)
+        if TRAIN in files:
+            _check_training_file(files[TRAIN], labels, run)
+        if EVAL in files:
+            _check_development_file(files[EVAL], labels, run)
         return cls(settings, files, labels)
 
     @property
@@ -128,7 +132,7 @@ class Tagging(SequenceTask):
         return feature_stage(
             self.files[kind],
             tokenizer_files=tokenizer_files,
-            windows=self.settings.windows,
+            windows=_windows(self.settings),
             labels=None if kind == PREDICT else self.labels,
             num_workers=self.settings.num_workers,
         )
@@ -148,10 +152,10 @@ class Tagging(SequenceTask):
             counts = count_entities((sentence.labels for sentence in file.sentences), labels)
             table = {kind: {**each.scores, **each._asdict()} for kind, each in counts.items()}
             write_json(output_dir / ENTITIES_NAME, table)
-        known = [label in self.labels for s in file.sentences for label in s.labels]
-        loss = float(losses[known].mean(dtype=np.float64))
+        is_in_model = [label in self.labels for s in file.sentences for label in s.labels]
+        loss = float(losses[is_in_model].mean(dtype=np.float64))
         results = {**scores(file, labels, counts), "eval_loss": loss}
-        write_report(output_dir, file, labels, np.where(known, losses, 0.0), results)
+        write_report(output_dir, file, labels, np.where(is_in_model, losses, 0.0), results)
         return results
 
     def write(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> None:
@@ -161,8 +165,7 @@ class Tagging(SequenceTask):
             output.writelines(f"{line}\n" for line in lines)
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggedSentences:
+class TaggedSentences(NamedTuple):
     """What is predicted of a file's sentences.
 
     Attributes:
@@ -190,65 +193,60 @@ def scores(
 ) -> dict[str, float]:
     """The accuracy of words and, if ``counts`` is given, the scores over all entity types."""
     pairs = zip(file.sentences, predicted)
-    correct = sum(sum(map(operator.eq, sentence.labels, found)) for sentence, found in pairs)
-    found = {} if counts is None else total(counts.values()).scores
-    found["accuracy"] = correct / file.num_words
-    return {f"eval_{name}": value for name, value in found.items()}
+    correct = sum(sum(map(operator.eq, sentence.labels, guessed)) for sentence, guessed in pairs)
+    results = {} if counts is None else total(counts.values()).scores
+    results["accuracy"] = correct / file.num_words
+    return {f"eval_{name}": value for name, value in results.items()}
 
 
-def _check_files(
-    settings: TaggingSettings,
-    run: Run,
-    files: Mapping[str, TaggedFile],
-    labels: tuple[str, ...],
-) -> None:
-    """Checks the labels of the files.
+def _windows(settings: TaggingSettings) -> WindowSettings:
+    return WindowSettings(settings.max_seq_length, settings.doc_stride)
 
-    Raises UserError if the model has a single label, if the training set has one that the model
-    does not have, if the development set has no others, and if a file has entities both with and
-    without a type.
+
+def _check_training_file(file: TaggedFile, labels: Sequence[str], run: Run) -> None:
+    """Raises UserError for labels that the model lacks or that contradict each other, or one only.
+
+    Also says if the columns may be swapped.
     """
-    train, dev = files.get(TRAIN), files.get(EVAL)
-    if train is not None:
-        flag = "train_file" if settings.train_file else "data_dir"
-        check_labels(train, labels, flag=flag)
-        if len(labels) < 2:
-            raise UserError(
-                f"--{flag}: {train.path} has only the label {short_repr(*labels)}, so there "
-                "is nothing to distinguish; give a file with two labels or more."
-            )
-        _check_scheme(train, run, flag=flag)
-        rare = {label for label, count in train.label_counts.items() if count == 1}
-        if len(rare) > _MOST_USED_ONCE:
-            line, label = train.first_use(rare)
-            run.warn(
-                f"{train.path.name}: {len(rare):,} of {len(train.labels):,} labels are "
-                f"used once, such as {short_repr(label)} (line {line}); the label must be the last "
-                "column of a line, and the word the first"
-            )
-    if dev is None:
-        return
-    flag = "eval_file" if settings.eval_file else "data_dir"
-    unknown = unknown_labels(dev, labels)
-    if len(unknown) == len(dev.labels):
-        check_labels(dev, labels, flag=flag)
+    check_labels(file, labels)
+    if len(labels) < 2:
+        raise UserError(
+            f"--{file.flag}: {file.path} has only the label {short_repr(*labels)}, so there is "
+            "nothing to distinguish; give a file with two labels or more."
+        )
+    _check_scheme(file, run)
+    rare = {label for label, count in file.label_counts.items() if count == 1}
+    if len(rare) > _MOST_USED_ONCE:
+        line, label = file.first_use(rare)
+        run.warn(
+            f"{file.path.name}: {len(rare):,} of {len(file.labels):,} labels are used once, such "
+            f"as {short_repr(label)} (line {line}); the label must be the last column of a line, "
+            "and the word the first"
+        )
+
+
+def _check_development_file(file: TaggedFile, labels: Sequence[str], run: Run) -> None:
+    """Says which labels the model lacks; raises UserError if it has none of the file's."""
+    unknown = unknown_labels(file, labels)
+    if len(unknown) == len(file.labels):
+        check_labels(file, labels)
     if unknown:
         shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
         run.message(
-            f"{dev.path.name}: the model does not have the labels {shown}; these words count "
-            "as wrong, and not in eval_loss"
+            f"{file.path.name}: the model does not have the labels {shown}; these words count as "
+            "wrong, and not in eval_loss"
         )
-    _check_scheme(dev, run, flag=flag)
+    _check_scheme(file, run)
 
 
-def _check_scheme(file: TaggedFile, run: Run, *, flag: str) -> None:
+def _check_scheme(file: TaggedFile, run: Run) -> None:
     """Says if labels keep a file from being scored by entities; raises UserError for a mixture."""
     untyped, unprefixed = without_type(file.labels), without_prefix(file.labels)
     if untyped:
         line, label = file.first_use(untyped)
         raise UserError(
-            f"--{flag}: line {line} of {file.path} has the label {label!r} without a type, which "
-            "the labels of other lines have; correct it."
+            f"--{file.flag}: line {line} of {file.path} has the label {label!r} without a type, "
+            "which the labels of other lines have; correct it."
         )
     if unprefixed:
         line, label = file.first_use(unprefixed)

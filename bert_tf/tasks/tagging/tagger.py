@@ -15,8 +15,7 @@ from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
-from bert_tf.tasks.tagging.features import sequences_of
-from bert_tf.tasks.tagging.windows import WindowSettings
+from bert_tf.tasks.tagging.files import WindowSettings, sequences_of
 from bert_tf.text.basic import IDEOGRAPHS
 
 # A text, or the words of one.
@@ -124,13 +123,13 @@ class Tagger(SequencePredictor):
             return [[] for _ in sentences]
         ids = [sequence.ids for sequence in sequences]
         width = self.padded(max(map(len, ids)))
-        found = self.run(
+        outputs = self.run(
             {
                 **padded_inputs(ids, width, pad_id=self._tokenizer.pad_id),
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
             }
         )
-        numbers = found["labels"][found[WORD_STARTS] > 0].tolist()
+        numbers = outputs["labels"][outputs[WORD_STARTS] > 0].tolist()
         following = (self.labels[number] for number in numbers)
         return [list(itertools.islice(following, len(words))) for words in sentences]
 

@@ -102,12 +102,12 @@ class TaggingTask(EncoderTask):
         """
         shape = tf.shape(features[WORD_STARTS])
         best = tf.argmax(outputs, axis=-1, output_type=tf.int32)
-        found = {LABELS: tf.reshape(best, shape), WORD_STARTS: features[WORD_STARTS]}
+        predictions = {LABELS: tf.reshape(best, shape), WORD_STARTS: features[WORD_STARTS]}
         if LABEL_IDS in features:
             scores, labels = self._scores(outputs), _label_ids(features)
             losses, _ = score_losses(scores, labels, options=options)
-            found[CROSS_ENTROPIES] = tf.reshape(losses, shape)
-        return found
+            predictions[CROSS_ENTROPIES] = tf.reshape(losses, shape)
+        return predictions
 
     def _scores(self, outputs: tf.Tensor) -> ClassScores:
         return ClassScores(outputs, tf.zeros([self.num_classes]))

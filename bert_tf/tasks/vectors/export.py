@@ -57,5 +57,5 @@ class ExportableVectors(Exportable):
                 "the graph does not; leave the flag out and send token ids."
             )
         tokens = tokenizer.encode(tf.strings.join([self._chosen.prompt, texts["text"]]))
-        features, left_out = first_sequence(tokens, tokenizer.ids, self._chosen.max_seq_length)
+        features, left_out = first_sequence([tokens], tokenizer.ids, self._chosen.max_seq_length)
         return {**self.outputs(network, features), "tokens_left_out": left_out}

@@ -36,8 +36,8 @@ from bert_tf.tasks.vectors.settings import TOKENS, FeatureSettings
 from bert_tf.tasks.vectors.texts import Texts, read_texts
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_share import CountingTokenizer
-from bert_tf.train.arithmetic import Arithmetic, entries_of_plan, kept_arithmetic
 from bert_tf.train.run import Run, begin
+from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.digest import DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import atomic_open
@@ -106,8 +106,8 @@ def _make(settings: FeatureSettings, run: Run) -> None:
     earlier = described.get("settings")
     if not output.exists():
         earlier = earlier_identity(directory, what=_WHAT)
-    arithmetic = kept_arithmetic(run, model.config, earlier if run.keeps_files else None)
-    plan = _plan(settings, run, model, checkpoint, texts, arithmetic, chosen)
+    arithmetic = run.keep_arithmetic(model.config, earlier if run.keeps_files else None)
+    plan = _plan(settings, model, checkpoint, texts, arithmetic, chosen)
     if run.ranks.broadcast(run.keeps_files and _is_complete(output, described, plan)):
         run.message(f"{output} was computed before; delete it to compute it again")
         return
@@ -190,7 +190,6 @@ def _is_complete(output: Path, described: Mapping[str, Any], plan: Mapping[str, 
 
 def _plan(
     settings: FeatureSettings,
-    run: Run,
     model: CompleteModel,
     checkpoint: Checkpoint,
     texts: Texts,
@@ -208,7 +207,7 @@ def _plan(
         "--batch_size": settings.batch_size,
         "--do_lower_case": model.tokenizer.lower_case,
         "--strip_accents": model.tokenizer.strips_accents,
-        **entries_of_plan(run, arithmetic),
+        **arithmetic.entries(),
         "sha256 of the texts": texts.digest,
         "sha256 of the vocabulary": model.tokenizer.vocab_digest,
         "sha256 of the weights": checkpoint.weights_digest,

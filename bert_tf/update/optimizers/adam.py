@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from bert_tf.update.optimizers.row import (
-    Applied,
-    Change,
-    OptimizerRow,
-    Parameter,
-    UpdateContext,
-)
+from bert_tf.update.optimizers.row import Applied, Change, OptimizerRow, Parameter, UpdateContext
 from bert_tf.util.options import Interval, Option, Options
-
-if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
+from bert_tf.util.tensorflow import tf
 
 # Added to the square root of the second moment.
 EPSILON = 1e-6
@@ -59,8 +51,6 @@ class Moments(NamedTuple):
         self, slots: Sequence[tf.Variable], gradient: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The two moments after one more gradient."""
-        import tensorflow.compat.v1 as tf
-
         m, v = slots
         # The graph contains only 1 - beta, rounded after the subtraction: the error is at most
         # 6e-8. Subtracting the float32 value closest to 0.999 from 1 has an error of 1.3e-5.
@@ -74,8 +64,6 @@ class Moments(NamedTuple):
         sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead
         of the tensors.
         """
-        import tensorflow.compat.v1 as tf
-
         if not self.bias_correction:
             return tf.constant(1.0), tf.constant(EPSILON)
         root = self.second_correction(context)
@@ -84,8 +72,6 @@ class Moments(NamedTuple):
 
     def second_correction(self, context: UpdateContext) -> tf.Tensor:
         """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
-        import tensorflow.compat.v1 as tf
-
         if not self.bias_correction:
             return tf.constant(1.0, tf.float64)
         return tf.sqrt(_correction(context, self.beta_2))
@@ -116,8 +102,6 @@ class Moments(NamedTuple):
 
 
 def _correction(context: UpdateContext, beta: float) -> tf.Tensor:
-    import tensorflow.compat.v1 as tf
-
     # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5. The moments
     # use the rounded 1 - beta, so their correction must use the same value.
     gain = 1.0 - beta
@@ -128,8 +112,6 @@ def adam_w(
     parameters: Sequence[Parameter], rate: tf.Tensor, context: UpdateContext, **options: Any
 ) -> list[Change]:
     """Adam's step plus weight decay."""
-    import tensorflow.compat.v1 as tf
-
     moments = Moments(**options)
     scale, epsilon = moments.corrections(context)
     corrected_rate = rate * scale

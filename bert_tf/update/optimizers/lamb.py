@@ -16,20 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bert_tf.update.optimizers.adam import MOMENTS, SLOTS, Moments, corrects_bias
-from bert_tf.update.optimizers.row import (
-    Applied,
-    Change,
-    OptimizerRow,
-    Parameter,
-    UpdateContext,
-)
+from bert_tf.update.optimizers.row import Applied, Change, OptimizerRow, Parameter, UpdateContext
 from bert_tf.util.options import Option, Options
-
-if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
+from bert_tf.util.tensorflow import tf
 
 LAYER_ADAPTATION = {
     "min_trust_ratio": Option(
@@ -59,18 +51,12 @@ def lamb(
     rate: tf.Tensor,
     context: UpdateContext,
     *,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
     prenormalize: bool,
-    **adaptation: Any,
+    **options: Any,
 ) -> list[Change]:
     """Algorithm 2, treating each variable as a layer."""
-    import tensorflow.compat.v1 as tf
-
     del prenormalize  # the gradients are already normalised
-    layers = LayerAdaptation(parameters, **adaptation)
-    moments = Moments(bias_correction, beta_1, beta_2)
+    moments, layers = moments_and_layers(parameters, **options)
     scale, epsilon = moments.corrections(context)
     values, directions = [], []
     for _, variable, gradient, slots, decays in parameters:
@@ -96,22 +82,31 @@ def fused_lamb(
     factor: tf.Tensor | float,
     context: UpdateContext,
     *,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
     prenormalize: bool,
-    **adaptation: Any,
+    **options: Any,
 ) -> Applied:
     """Updates all weights in two passes over memory, computing norms between them."""
     del prenormalize  # the factor includes it
-    layers = LayerAdaptation(parameters, **adaptation)
-    moments = Moments(bias_correction, beta_1, beta_2)
+    moments, layers = moments_and_layers(parameters, **options)
     arguments = moments.native_arguments(parameters, rate, factor, context)
     squares = operations.bert_tf_lamb_moments(**arguments)
     ratios = operations.bert_tf_lamb_step(
         **arguments, **layers.native_arguments(), squares=context.sum_over_parts(squares)
     )
     return Applied(ratios.op, layers.shown_of_native(ratios))
+
+
+def moments_and_layers(
+    parameters: Sequence[Parameter],
+    *,
+    bias_correction: bool,
+    beta_1: float,
+    beta_2: float,
+    **adaptation: Any,
+) -> tuple[Moments, LayerAdaptation]:
+    """What LAMB and LANS are made of, from their options."""
+    moments = Moments(bias_correction, beta_1, beta_2)
+    return moments, LayerAdaptation(parameters, **adaptation)
 
 
 def normalised(gradients: Any, options: Options) -> Any:
@@ -157,8 +152,6 @@ class LayerAdaptation:
 
         Each entry of ``directions``, like each list of the result, has one item per parameter.
         """
-        import tensorflow.compat.v1 as tf
-
         adapted = [number for number, adapts in enumerate(self._adapts) if adapts]
         ratios = [[tf.constant(1.0)] * len(self._parameters) for _ in directions]
         if not adapted:
@@ -177,15 +170,11 @@ class LayerAdaptation:
 
     def shown(self, ratios: Sequence[Sequence[tf.Tensor]]) -> list[tuple[tf.Tensor, ...]]:
         """The ratios of all kinds for each parameter, NaN if it is not adapted."""
-        import tensorflow.compat.v1 as tf
-
         missing = (tf.constant(float("nan")),) * len(ratios)
         return [own if adapts else missing for own, adapts in zip(zip(*ratios), self._adapts)]
 
     def shown_of_native(self, ratios: tf.Tensor) -> tf.Tensor:
         """Like :meth:`shown`, from a native operation's result: float32 [kinds, parameters]."""
-        import tensorflow.compat.v1 as tf
-
         return tf.where_v2(self._adapts, ratios, float("nan"))
 
     def native_arguments(self) -> dict[str, object]:

@@ -11,42 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bert_tf.update.optimizers.adam import MOMENTS, SLOTS, Moments, corrects_bias
+from bert_tf.update.optimizers.adam import MOMENTS, SLOTS, corrects_bias
 from bert_tf.update.optimizers.lamb import (
     LAYER_ADAPTATION,
-    LayerAdaptation,
     contradictory_adaptation,
+    moments_and_layers,
 )
-from bert_tf.update.optimizers.row import (
-    Applied,
-    Change,
-    OptimizerRow,
-    Parameter,
-    UpdateContext,
-)
+from bert_tf.update.optimizers.row import Applied, Change, OptimizerRow, Parameter, UpdateContext
 from bert_tf.util.options import Option
-
-if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
+from bert_tf.util.tensorflow import tf
 
 
 def lans(
-    parameters: Sequence[Parameter],
-    rate: tf.Tensor,
-    context: UpdateContext,
-    *,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
-    **adaptation: Any,
+    parameters: Sequence[Parameter], rate: tf.Tensor, context: UpdateContext, **options: Any
 ) -> list[Change]:
     """Algorithm 2, treating each variable as a block."""
-    import tensorflow.compat.v1 as tf
-
-    layers = LayerAdaptation(parameters, **adaptation)
-    moments = Moments(bias_correction, beta_1, beta_2)
+    moments, layers = moments_and_layers(parameters, **options)
     scale, epsilon = moments.corrections(context)
     gradient_scale = tf.cast(moments.second_correction(context), tf.float32)
     norms = context.norms([parameter.gradient for parameter in parameters])
@@ -60,7 +42,7 @@ def lans(
             pair = [direction + context.weight_decay * variable for direction in pair]
         values.append((m, v))
         directions.append(pair)
-    gain = 1.0 - beta_1
+    gain = 1.0 - moments.beta_1
     weights = [1.0 - gain, gain]
     ratios = layers.trust_ratios(list(zip(*directions)), context)
     changes = []
@@ -76,18 +58,11 @@ def fused_lans(
     rate: tf.Tensor,
     factor: tf.Tensor | float,
     context: UpdateContext,
-    *,
-    bias_correction: bool,
-    beta_1: float,
-    beta_2: float,
-    **adaptation: Any,
+    **options: Any,
 ) -> Applied:
     """Updates all weights in three passes over memory, computing norms between them."""
-    import tensorflow.compat.v1 as tf
-
-    layers = LayerAdaptation(parameters, **adaptation)
+    moments, layers = moments_and_layers(parameters, **options)
     gradients = [parameter.gradient for parameter in parameters]
-    moments = Moments(bias_correction, beta_1, beta_2)
     arguments = {
         **moments.native_arguments(parameters, rate, factor, context),
         "gradient_scale": tf.cast(moments.second_correction(context), tf.float32),

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bert_tf.update.optimizers import adam
 from bert_tf.update.optimizers.row import (
@@ -28,9 +28,7 @@ from bert_tf.update.optimizers.row import (
     euclidean_norm,
 )
 from bert_tf.util.options import Interval, Option
-
-if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
+from bert_tf.util.tensorflow import tf
 
 MOMENTUM = "muon_m"
 _KERNEL_OF_A_LAYER = re.compile(r"bert/encoder/(.*/)?kernel")
@@ -88,8 +86,6 @@ def fused_muon(
     **of_adam: Any,
 ) -> Applied:
     """Like :func:`muon`, but with AdamW's native operation; there is none for the matrices."""
-    import tensorflow.compat.v1 as tf
-
     matrices, others = _divided(parameters, context)
     scaled = [p._replace(gradient=tf.cast(p.gradient, tf.float32) * factor) for p in matrices]
     updates = apply_changes(matrices, _matrix_changes(scaled, rate, context, momentum))
@@ -116,8 +112,6 @@ def _by_name(parameters: Sequence[Parameter], changes: Sequence[Change]) -> dict
 def _matrix_changes(
     matrices: Sequence[Parameter], rate: tf.Tensor, context: UpdateContext, momentum: float
 ) -> list[Change]:
-    import tensorflow.compat.v1 as tf
-
     if not matrices:
         return []
     means: dict[str, tuple[tf.Tensor, ...]] = {}
@@ -145,8 +139,6 @@ def _orthogonalise_all(
 
     ``momenta`` contains at least this rank's weights, by name.
     """
-    import tensorflow.compat.v1 as tf
-
     # One by one: stacking equal shapes for batched products was not faster on CPUs, and this way
     # a matrix's result does not depend on the other matrices of its rank.
     ranks, product_type = context.ranks, context.product_type
@@ -171,8 +163,6 @@ def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
     they were much smaller than the largest one. ``matrix`` is float32 with a static shape;
     ``product_type`` is the dtype of the products and of the result.
     """
-    import tensorflow.compat.v1 as tf
-
     rows, columns = matrix.shape.as_list()
     is_tall = rows > columns
     x = tf.transpose(matrix) if is_tall else matrix  # so that its Gram matrix is the smaller one

@@ -1,7 +1,7 @@
 """What defines an optimizer: a rule that computes new values, and a row that describes it.
 
 Each module of this folder defines both for one optimizer. Flags and estimates read rows without
-loading TensorFlow, so a rule's functions import TensorFlow only when they are called.
+loading TensorFlow, which ``util.tensorflow`` imports when a rule is called.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from bert_tf.util.options import Option, Options
-
-if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
+from bert_tf.util.tensorflow import tf
 
 FLOAT32_BYTES = 4
 # TensorFlow sums this many elements in a single thread, but splits a sum ten times as long.
@@ -110,8 +108,6 @@ def apply_changes(
     parameters: Sequence[Parameter], changes: Sequence[Change], where: tf.Tensor | None = None
 ) -> list[tf.Operation]:
     """Assigns the new values that a rule computed; those of before if ``where`` is False."""
-    import tensorflow.compat.v1 as tf
-
     assigned = []
     for parameter, change in zip(parameters, changes):
         for slot, value in zip(parameter.slots, change.slots):
@@ -196,8 +192,6 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     hosts could clip by different factors. Sums along rows use one thread per row, and a short sum
     uses a single thread.
     """
-    import tensorflow.compat.v1 as tf
-
     norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
     while norms.shape[0] > _LONGEST_ROW:
         norms = _norms_of_rows(norms)
@@ -206,8 +200,6 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
     """A vector with the same norm: the norm of each row, or a short tensor's elements."""
-    import tensorflow.compat.v1 as tf
-
     size = tensor.shape.num_elements()
     if size <= _LONGEST_ROW:
         return tf.reshape(tensor, [size])
@@ -219,6 +211,4 @@ def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
 
 def _norm(tensor: tf.Tensor) -> tf.Tensor:
     """The norms along the last axis; XLA has no reduce_euclidean_norm."""
-    import tensorflow.compat.v1 as tf
-
     return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=-1))

@@ -18,7 +18,7 @@ from bert_tf.model.task import create_network
 from bert_tf.model.variables import load_value
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.pretraining.graph import masked_lm_logits
+from bert_tf.tasks.pretraining.task import masked_lm_logits
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -41,7 +41,7 @@ OF_PROBABILITIES = rounding.of_products(2 * 6 + 3, SIZES["intermediate_size"])
 
 def task_of(**changes):
     objective = ReplacedTokens(generator_hidden_size=changes.pop("generator_hidden_size", 1 / 3))
-    return objective.task(dataclasses.replace(CONFIG, **changes), sentence_order=False)
+    return objective.task(dataclasses.replace(CONFIG, **changes))
 
 
 def save(directory, task, extra=None):
@@ -68,7 +68,7 @@ def our_outputs(task, arrays):
             load_value(variable, arrays[variable.op.name], session)
         features = {name: tf.constant(value) for name, value in FEATURES.items()}
         outputs = task.outputs(network.variables, features, ForwardOptions())
-        words = tf.nn.softmax(masked_lm_logits(outputs.generator, ForwardOptions()))
+        words = tf.nn.softmax(masked_lm_logits(outputs.generator.words, ForwardOptions()))
         return session.run([outputs.input_ids, tf.sigmoid(outputs.logits), words])
 
 

@@ -15,9 +15,9 @@ from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_check
 from bert_tf.commands.convert import convert
 from bert_tf.model.config import BertConfig
 from bert_tf.records.framing import frame_of
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.util.errors import UserError
 from tests.helpers.files import no_room
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.programs import ROOT
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 

@@ -14,11 +14,11 @@ from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.variables import create_variables, frozen_specs
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.question_answering.task import squad_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.util.errors import UserError
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.programs import ROOT
 from tests.helpers.updates import apply_gradients
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google

@@ -13,9 +13,9 @@ from bert_tf.commands.convert import convert
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.vectors.task import VectorTask
 from bert_tf.util.errors import UserError
+from tests.helpers.forward_passes import pretraining_specs
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
 
 HEADED = ("_orig_mod.", "model.", "bert.", "module.", "_orig_mod.module.", "0.", "net.student.")

@@ -9,8 +9,8 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.average_checkpoints import average_checkpoints
 from bert_tf.model.config import CONFIG_NAME, BertConfig
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.util.errors import UserError
+from tests.helpers.forward_passes import pretraining_specs
 
 CONFIG = BertConfig(
     vocab_size=20,

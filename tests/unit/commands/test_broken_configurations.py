@@ -8,11 +8,12 @@ from bert_tf.tasks.classification.flags import (
     define_classification_flags,
 )
 from bert_tf.tasks.classification.run import run as run_classifier
-from bert_tf.tasks.pretraining.distillation_flags import (
+from bert_tf.tasks.pretraining.flags import (
     define_distillation_flags,
+    define_pretraining_flags,
     distillation_settings,
+    pretraining_settings,
 )
-from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.run import run as run_pretraining
 from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.tasks.question_answering.run import run as run_squad

@@ -7,10 +7,10 @@ import pytest
 from absl import flags
 
 from bert_tf.commands.doctor import show, split_command
+from bert_tf.diagnose.memory import MemoryEstimate, free_memory
+from bert_tf.doctor.examination import judge_memory
 from bert_tf.doctor.findings import Findings
-from bert_tf.doctor.machine import judge_memory
-from bert_tf.doctor.schedule import PRETRAINING_RATES, judge_rate
-from bert_tf.train.memory import MemoryEstimate, free_memory
+from bert_tf.doctor.judgement import PRETRAINING_RATES, judge_rate
 from bert_tf.util.console import Grade, remark, say, warn
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import batch_and_steps

@@ -13,12 +13,12 @@ from bert_tf.doctor.examination import examine
 from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.writing import write_model_files
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.programs import holder_of, run
 from tests.helpers.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 

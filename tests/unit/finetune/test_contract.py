@@ -18,8 +18,8 @@ from bert_tf.serving.load import load_model
 from bert_tf.serving.trained import TASKS, exportable_of, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.tagging.formats import read_tagged
-from tests.helpers import glue_files, squad_files, tagging_files
+from bert_tf.tasks.tagging.files import read_tagged
+from tests.helpers import choice_files, glue_files, squad_files, tagging_files
 from tests.helpers.files import content_of
 from tests.helpers.tensors import variables_of
 
@@ -107,6 +107,27 @@ class Tagging(Case):
         return prediction.labels
 
 
+class MultipleChoice(Case):
+    flags = ("--data_dir={data}", *choice_files.LENGTHS)
+    scored = ("--do_eval", "--do_predict", "--predict_file={data}/dev.jsonl")
+    said = ("train.jsonl: 160 questions", "dev.jsonl: 30 questions")
+    metric = "eval_accuracy"
+    exported = {"scores": "scores"}  # noqa: RUF012
+
+    def write(self, data):
+        choice_files.write_data(data)
+
+    def inputs(self, data):
+        return [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+
+    def written(self, directory):
+        lines = (directory / "predictions.jsonl").read_text().splitlines()
+        return [json.loads(line)["label"] for line in lines]
+
+    def predicted(self, prediction):
+        return prediction.number
+
+
 class QuestionAnswering(Case):
     flags = ("--train_file={data}/train.json", *squad_files.LENGTHS)
     scored = ("--do_predict", "--predict_file={data}/dev.json")
@@ -137,6 +158,7 @@ class QuestionAnswering(Case):
 CASES = {
     "classification": Classification(),
     "tagging": Tagging(),
+    "multiple_choice": MultipleChoice(),
     "question_answering": QuestionAnswering(),
 }
 

@@ -16,7 +16,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
 from bert_tf.tasks.question_answering.export import ExportableSpans
-from bert_tf.tuning import choice
+from bert_tf.tuning import arithmetic
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
@@ -91,7 +91,7 @@ def test_an_export_has_no_native_operations(parts, tmp_path):
 
 def test_options_follow_from_this_machine(parts, monkeypatch):
     probes = []
-    monkeypatch.setattr(choice, "probe_hardware", lambda: probes.append(1) or Hardware())
+    monkeypatch.setattr(arithmetic, "probe_hardware", lambda: probes.append(1) or Hardware())
     options, warnings = chosen_options(parts.config, precision="auto", native_ops=False)
     assert (options, warnings) == (ForwardOptions(policy_for("fp32")), [])
     assert probes == [1]
@@ -121,7 +121,7 @@ def test_required_operations_that_are_not_built(monkeypatch, parts):
     def fail():
         raise library.MissingLibrary("they are not built")
 
-    monkeypatch.setattr(choice, "native_operations", fail)
+    monkeypatch.setattr(arithmetic, "native_operations", fail)
     assert not prediction_options(policy_for("fp32"), None).native_layers
     with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
         predictor_of(parts, native_ops=True)

@@ -11,7 +11,6 @@ from bert_tf.config.ramps import Ramp
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
-from bert_tf.input.evaluation import evaluation_dataset
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.records.info import inspect_records
@@ -64,7 +63,6 @@ class Data:
         rank=0,
         world_size=1,
         start=0,
-        end=None,
         seed=7,
         sizes=None,
         lengths=None,
@@ -74,7 +72,6 @@ class Data:
             self.described,
             GlobalBatchSlice(batch, rank, world_size, sizes=sizes),
             start_position=start,
-            end_position=end,
             seed=seed,
             lengths=lengths,
             shares=shares,
@@ -82,7 +79,7 @@ class Data:
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
         batch = GlobalBatchSlice(batch_size * world_size, rank, world_size)
-        return evaluation_dataset(self.described, batch, seed=seed)
+        return pipeline.evaluation_dataset(self.described, batch, seed=seed)
 
 
 @pytest.fixture(
@@ -205,10 +202,6 @@ def test_a_share_of_masks_that_changes(unmasked):
 def test_nothing_is_tuned_in_the_background(data):
     # TensorFlow's tuning thread can hold up the closing of a dataset for a minute.
     assert data.train().options().autotune.enabled is False
-
-
-def test_an_end_stops_the_training(data):
-    assert len(batches(data.train, start=3, end=8)) == 5
 
 
 def test_the_global_batch_does_not_depend_on_the_ranks(data):
@@ -374,7 +367,7 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
         for place, names in enumerate(renamed)
     ]
     records = pipeline.PretrainingRecords(RecordSet(paths), inspect_records(paths), **MODEL)
-    found = batches(evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
+    found = batches(pipeline.evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
     for batch in found:
         del batch["example_weights"]
     assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
@@ -494,7 +487,7 @@ def dataset_of(path, info, *, training, batch_size=4):
     records = pipeline.PretrainingRecords(RecordSet([path]), info, **MODEL, masking=masking)
     batch = GlobalBatchSlice(batch_size)
     if not training:
-        return evaluation_dataset(records, batch, seed=1)
+        return pipeline.evaluation_dataset(records, batch, seed=1)
     return pipeline.training_dataset(records, batch, start_position=0, seed=1)
 
 

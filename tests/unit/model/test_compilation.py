@@ -13,7 +13,7 @@ from bert_tf.model.compilation import (
     silence_first_compilation,
 )
 from bert_tf.model.dropout import Dropout, numbers_like
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.arithmetic import SessionSettings, session_config
 from bert_tf.util.errors import UserError
 
 pytestmark = pytest.mark.each_tensorflow

@@ -11,7 +11,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.pretraining.graph import pretraining_specs
+from tests.helpers.forward_passes import pretraining_specs
 from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 

@@ -7,15 +7,15 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
+from bert_tf.diagnose.memory import kept_bytes, recomputed_bytes
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.pretraining.graph import pretraining_specs
-from bert_tf.train.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.gradients import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.native_ops import requires_native_ops
 from tests.helpers.objectives import differentiated
 from tests.unit.tasks.pretraining.sums import sums_of_heads

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables, frozen_specs, num_weights
-from bert_tf.tasks.pretraining.graph import pretraining_specs
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.programs import ROOT
 
 RELEASED = ROOT / "tests/data/uncased_L-8_H-512_A-8"

@@ -281,7 +281,7 @@ def test_lengths_of_questions(model_of, tmp_path):
 
 def test_a_vocabulary_that_is_smaller_than_the_network(tmp_path):
     """The surplus outputs are never among the words."""
-    from bert_tf.tasks.pretraining.graph import pretraining_specs
+    from tests.helpers.forward_passes import pretraining_specs
     from tests.helpers.small_span_model import write_weights
 
     config = dataclasses.replace(CONFIG, vocab_size=len(VOCABULARY) + 9)

@@ -51,6 +51,22 @@ def test_ratings(tmp_path):
     assert isinstance(found.rating, float)
 
 
+def test_multiple_choice(tmp_path):
+    model = load(tmp_path, "multiple_choice")
+    questions = [
+        {"context": "Anna lived by sea.", "choices": ["She wrote.", "She lived in a town.", ""]},
+        {"context": "who", "question": "In _ , who wrote?", "choices": ("a town", "1843")},
+    ]
+    found = model.predict(questions)
+    for question, one in zip(questions, found):
+        assert one.choice == question["choices"][one.number]
+        assert len(one.probabilities) == len(question["choices"])
+        assert sum(one.probabilities) == pytest.approx(1)
+        assert one.probabilities[one.number] == max(one.probabilities)
+    assert model.predict(questions[1:])[0].probabilities == pytest.approx(found[1].probabilities)
+    assert model.predict([]) == []
+
+
 def test_tagging_text_and_words(tmp_path):
     model = load(tmp_path, "tagging", max_seq_length=12)
     [text, words, empty] = model.predict(["It's Anna, in a town.", ["It", "s", "Anna"], []])
@@ -156,6 +172,7 @@ def test_empty_batches(tmp_path):
         ("classification", [float("nan")], "nan is not a text"),
         ("tagging", [None], "None is not a sentence, or a list of its words"),
         ("tagging", [["Anna", None]], r"\['Anna', None\] is not a sentence, or a list"),
+        ("multiple_choice", ["Who?"], 'question 1 needs a text "context" and two texts or more'),
         ("question_answering", ["Who wrote it?"], "is not a question with its text; give such"),
         ("question_answering", [("Who?", None)], "is not a text, or a pair of texts"),
         ("masked_words", "The [MASK]", "is a text, and a list of inputs is needed"),

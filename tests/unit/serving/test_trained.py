@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
+from bert_tf.model_directory.classes import CHOICE, REGRESSION, SINGLE_LABEL, Classes
 from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.model_records import set_record
@@ -15,8 +15,11 @@ from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write
 def test_the_task_is_that_of_the_head(tmp_path, task):
     found = open_trained(WRITERS[task](tmp_path))
     assert found.task == task
-    words = Classes("word_labels", WORD_LABELS)
-    assert found.classes == {"tagging": words, "classification": CLASSES["single"]}.get(task)
+    assert found.classes == {
+        "tagging": Classes("word_labels", WORD_LABELS),
+        "classification": CLASSES["single"],
+        "multiple_choice": Classes(CHOICE),
+    }.get(task)
 
 
 def test_the_path_of_a_checkpoint(tmp_path):
@@ -58,6 +61,7 @@ def test_classes_of_another_head(tmp_path):
         ("spelling", "--task=spelling is not one of classification, tagging, "),
         ("classification", "has no classification head; train one with run_classifier.py"),
         ("tagging", "no head of labels; give a model that run_ner.py trained"),
+        ("multiple_choice", "no multiple-choice head; train one with run_multiple_choice.py"),
     ],
 )
 def test_a_task_that_the_model_is_not_for(tmp_path, task, sentence):

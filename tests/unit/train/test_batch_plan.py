@@ -4,12 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bert_tf.train.plan import resolve as resolve_plan
-from bert_tf.train.plan import resolve_batches
 from bert_tf.train.start_point import NEW, StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.util.errors import UserError
-from tests.helpers.jobs import resolve_new
+from tests.helpers.jobs import resolve_on
 from tests.helpers.settings import optimization_settings
 
 SMALL = st.integers(1, 64)
@@ -21,7 +19,7 @@ def resolve(micro=None, accumulation=None, total=None, ranks=1):
         "accumulation_steps": accumulation,
         "global_batch_size": total,
     }
-    return resolve_batches(optimization_settings(**sizes), ranks, NEW, scaled=False)
+    return resolve_on(optimization_settings(**sizes), ranks).batch
 
 
 @given(SMALL, SMALL, SMALL)
@@ -68,7 +66,7 @@ def step_plan(steps=100, warmup=10, rate=1e-3, ranks=4, scale=True, scaling="non
         learning_rate=rate,
         learning_rate_scaling=scaling,
     )
-    return resolve_new(requested, ranks, 1, scaled=scale).steps
+    return resolve_on(requested, ranks, scaled=scale).steps
 
 
 @given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 256))
@@ -84,11 +82,12 @@ def test_scaled_steps_consume_at_least_the_same_data(steps, ranks, micro):
 def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps):
     """Half the run on some ranks, the rest on others: all of the data, and a batch too many."""
 
-    requested = optimization_settings(num_train_steps=steps, micro_batch_size=micro)
+    requested = optimization_settings(
+        num_train_steps=steps, micro_batch_size=micro, scale_steps_by_ranks=True
+    )
 
     def plan(world_size, start=NEW):
-        batches = resolve_batches(requested, world_size, start, scaled=True)
-        return resolve_plan(requested, batches, 1).steps
+        return resolve_on(requested, world_size, start=start).steps
 
     done = plan(ranks).num_train_steps // 2
     consumed = done * ranks * micro

@@ -19,7 +19,7 @@ from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.train.plan import scales_steps
+from bert_tf.train.plan import resolve
 from bert_tf.train.start_point import OPTIONAL_STATE, StartPoint
 from bert_tf.train.trainer import build_update, create_run_state
 from bert_tf.util.errors import UserError
@@ -255,7 +255,7 @@ def test_what_is_checked_is_what_a_training_saves():
         build_update(job, network, {**inputs, **labels})
 
     def a_list(network):
-        create_run_state(network, settings)
+        create_run_state(network, job_of(network.task, optimization=settings).plan)
 
     saved, checked = names(a_training), names(a_list)
     assert saved.keys() - checked.keys() == OPTIONAL_STATE
@@ -281,8 +281,7 @@ def resumed(recorded, *, horovod, consumed=8):
         }
         record = RunRecord("run.json", {"ledger": recorded_ledger})
     return SimpleNamespace(
-        record=record,
-        start=StartPoint("model.ckpt-2", 2, 2, consumed),
+        start=StartPoint("model.ckpt-2", 2, 2, consumed, record),
         settings=run_settings(Path("out"), do_train=True),
         runtime=SimpleNamespace(library="horovod" if horovod else None),
         ranks=SingleProcess(1),
@@ -304,23 +303,24 @@ def resumed(recorded, *, horovod, consumed=8):
 )
 def test_steps_mean_what_they_meant_when_the_run_began(requested, recorded, horovod, expected):
     settings = optimization_settings(scale_steps_by_ranks=requested)
-    assert scales_steps(resumed(recorded, horovod=horovod), settings) is expected
+    plan = resolve(resumed(recorded, horovod=horovod), settings, 1)
+    assert plan.batch.scaled_by_ranks is expected
 
 
 @pytest.mark.parametrize(("requested", "recorded"), [(False, (True, 2)), (True, (False, 2))])
 def test_steps_with_a_different_meaning_are_refused(requested, recorded):
     settings = optimization_settings(scale_steps_by_ranks=requested)
     with pytest.raises(UserError, match=f"--scale_steps_by_ranks={str(requested).lower()}, but"):
-        scales_steps(resumed(recorded, horovod=True), settings)
+        resolve(resumed(recorded, horovod=True), settings, 1)
 
 
 def test_steps_of_unknown_meaning():
     run = resumed(None, horovod=False, consumed=16)
     with pytest.raises(UserError, match="different global batch, and there is no run"):
-        scales_steps(run, optimization_settings())
+        resolve(run, optimization_settings(), 1)
     for requested in (True, False):
         settings = optimization_settings(scale_steps_by_ranks=requested)
-        assert scales_steps(run, settings) is requested
+        assert resolve(run, settings, 1).batch.scaled_by_ranks is requested
 
 
 @pytest.mark.slow

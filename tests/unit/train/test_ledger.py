@@ -13,7 +13,6 @@ import bert_tf
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.start_point import StartPoint
-from bert_tf.util.errors import UserError
 from tests.helpers.jobs import ledger_of
 from tests.helpers.settings import optimization_settings
 
@@ -249,18 +248,6 @@ def test_run_json(tmp_path, monkeypatch):
     assert record["model"] == {"hidden_size": 8}
     assert record["versions"] == ledger.versions()
     assert record["command"] == ["run_pretraining.py", "--do_train"]
-
-
-def test_entries_found_while_running_are_added(tmp_path):
-    ledger.write_run_json(tmp_path, ledger=make_ledger(), flags={}, model={})
-    before = json.loads((tmp_path / "run.json").read_text())
-    ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
-    assert json.loads((tmp_path / "run.json").read_text()) == {**before, "xla_clusters": 4}
-
-
-def test_adding_without_a_run_json(tmp_path):
-    with pytest.raises(UserError, match=r"run record: .*run\.json no longer exists"):
-        ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
 
 
 def test_versions():

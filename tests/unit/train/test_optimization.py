@@ -12,11 +12,14 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint import names
 from bert_tf.cli import training_flags as flags
 from bert_tf.cli.settings_flags import Definer
+from bert_tf.diagnose import memory
+from bert_tf.diagnose.guard import NonFiniteGuard
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
+from bert_tf.native import library
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train import hooks, memory, trainer
+from bert_tf.train import trainer
 from bert_tf.train.plan import schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizer import Optimizer
@@ -50,7 +53,7 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None, **scaling):
+    def build(*given, against_native_ops="requested", **scaling):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         in_half = "initial_loss_scale" in scaling
@@ -58,7 +61,7 @@ def what_is_built(monkeypatch):
             None,
             run=begun(runtime=runtime_settings(**scaling)),
             options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
-            kernels=kernels,
+            against_native_ops=against_native_ops,
             scales_loss=in_half,
             steps=step_plan(
                 settings.steps.num_train_steps,
@@ -135,10 +138,12 @@ def test_muon_computes_in_the_type_of_the_layers(built):
         assert muon.product_type == product_type
 
 
-@pytest.mark.parametrize("kernels", [TensorFlowKernels(), object()])
-def test_the_form_of_the_arithmetic_arrives(built, kernels):
+@pytest.mark.parametrize("reason", [None, "requested"])
+def test_the_form_of_the_arithmetic_arrives(built, monkeypatch, reason):
+    monkeypatch.setattr(library, "load", lambda: object())
     with tf.Graph().as_default():
-        assert built(kernels=kernels)["optimizer"].kernels is kernels
+        kernels = built(against_native_ops=reason)["optimizer"].kernels
+    assert isinstance(kernels, NativeKernels if reason is None else TensorFlowKernels)
 
 
 @pytest.mark.parametrize(
@@ -308,12 +313,12 @@ def test_as_many_checkpoints_are_kept_as_requested(train):
 def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision):
     limits = []
 
-    class Guard(hooks.NonFiniteGuard):
-        def __init__(self, outputs, *, limit, **others):
-            limits.append(limit)
-            super().__init__(outputs, limit=limit, **others)
+    class Guard(NonFiniteGuard):
+        def __init__(self, *of_update):
+            super().__init__(*of_update)
+            limits.append(self._limit)
 
-    monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
+    monkeypatch.setattr(trainer, "NonFiniteGuard", Guard)
     requested = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
     found = variables_of(train(runtime=requested) / "model.ckpt-2")
     if precision == "fp16":

@@ -13,7 +13,7 @@ from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.changes import changed_settings
-from bert_tf.train.plan import resolve, resolve_batches
+from bert_tf.train.plan import resolve
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from tests.helpers import jobs
@@ -103,12 +103,6 @@ def started(**changes):
     return begun(settings=run_settings(Path("out"), seed=1, do_train=True), **changes)
 
 
-def plan_of(run, settings):
-    scaled = settings.steps.scale_steps_by_ranks
-    batch = resolve_batches(settings, run.ranks.world_size, run.start, scaled=scaled)
-    return resolve(settings, batch, 1)
-
-
 def test_a_run_resumed_on_other_ranks_continues_its_ramp():
     """On one rank up to the second stage, then on two, whose ramp has half as many updates."""
     settings = ramped(scaled=True)
@@ -119,7 +113,7 @@ def test_a_run_resumed_on_other_ranks_continues_its_ramp():
     found = []
     for rank in range(2):
         run = started(ranks=Ranks(2, rank), start=StartPoint("model.ckpt-14", done, done, consumed))
-        plan = plan_of(run, settings)
+        plan = resolve(run, settings, 1)
         # On two ranks, 5 x 4 + 5 x 8 = 60 and 1 x 16 more are nearest to 72 sequences: 11 updates.
         assert plan.steps.schedule_offset == plan.batch.offset == 11 - done
         assert [plan.batch.global_batch_at(done + n) for n in range(3)] == [16, 16, 16]
@@ -134,7 +128,7 @@ def test_a_run_resumed_on_other_ranks_continues_its_ramp():
 
 def test_a_changed_ramp_continues_where_the_data_stopped():
     run = started(start=StartPoint("model.ckpt-6", 5, 6, 99))
-    plan = plan_of(run, ramped(batch="8:0,16:7"))
+    plan = resolve(run, ramped(batch="8:0,16:7"), 1)
     assert (plan.steps.schedule_offset, plan.batch.offset) == (0, 0)
     part = run.batch_slice(plan.batch)
     found = [batch_indices(n, part, num_records=500, seed=1) for n in (6, 7)]

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.train import run_log
 from bert_tf.train.run_log import RunLog
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import write_json
 from tests.helpers.files import no_room
 
 FIGURES = {"loss": 2.5, "learning_rate": 1e-4, "sequences_per_second": 12_345.0}
@@ -299,3 +300,18 @@ def test_one_figure_of_two_names_is_printed_once(tmp_path, capsys):
     shown = capsys.readouterr().out.replace("HasAns_exact", "").split()
     assert shown.count("exact") == 0
     assert shown.count("exact_match") == 1
+
+
+def test_entries_found_while_running_are_added(tmp_path):
+    write_json(tmp_path / "run.json", {"ledger": {}, "flags": {"seed": 3}})
+    RunLog(tmp_path).record({"xla_clusters": 4})
+    assert json.loads((tmp_path / "run.json").read_text()) == {
+        "ledger": {},
+        "flags": {"seed": 3},
+        "xla_clusters": 4,
+    }
+
+
+def test_adding_without_a_run_json(tmp_path):
+    with pytest.raises(UserError, match=r"run record: .*run\.json no longer exists"):
+        RunLog(tmp_path).record({"xla_clusters": 4})

@@ -16,7 +16,7 @@ from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train import update_timing
 from bert_tf.train.trainer import build_update
 from bert_tf.train.update_timing import seconds_per_update, time_updates
-from bert_tf.tuning.session import session_config
+from bert_tf.tuning.arithmetic import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.jobs import begun, job_of
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
@@ -83,21 +83,29 @@ def weights_after_updates(job):
             return session.run(tf.trainable_variables())
 
 
+@pytest.fixture(name="quick")
+def few_updates(monkeypatch):
+    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(update_timing, "_FEWEST_UPDATES", 5)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_a_trial_leaves_no_trace_in_the_training(job):
     before = weights_after_updates(job)
-    time_updates(job, next(batches()), timed_seconds=0.0)
+    time_updates(job, next(batches()))
     for expected, found in zip(before, weights_after_updates(job), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_slowest_rank_counts(job, monkeypatch):
     seen = []
     two = TwoRanks(1)
     gather = two.gather
     monkeypatch.setattr(two, "gather", lambda value: seen.append(value) or gather(value))
     of_two = dataclasses.replace(job, run=begun(ranks=two))
-    found = time_updates(of_two, next(batches()), fewest_updates=5, timed_seconds=0.0)
+    found = time_updates(of_two, next(batches()))
     updates, seconds = seen
     assert updates == 5
     assert found == 2 * seconds > 0
@@ -106,7 +114,7 @@ def test_the_slowest_rank_counts(job, monkeypatch):
 def test_an_update_is_estimated_from_one_micro_batch(job, monkeypatch):
     timed = []
 
-    def time_updates(one, batch, **settings):
+    def time_updates(one, batch):
         timed.append(one.plan.batch)
         return 0.5
 

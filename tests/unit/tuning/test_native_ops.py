@@ -4,8 +4,8 @@ import pytest
 
 from bert_tf.native import library
 from bert_tf.ranks.single import SingleProcess
-from bert_tf.tuning import choice
-from bert_tf.tuning.choice import reason_against_native_ops
+from bert_tf.tuning import arithmetic
+from bert_tf.tuning.arithmetic import reason_against_native_ops
 from bert_tf.util.errors import UserError
 
 MISSING = "the native operations are not built"
@@ -14,7 +14,7 @@ MISSING = "the native operations are not built"
 @pytest.fixture
 def built(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: object())
-    monkeypatch.setattr(choice, "native_operations", lambda: object())
+    monkeypatch.setattr(arithmetic, "native_operations", lambda: object())
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def not_built(monkeypatch):
     def fail():
         raise library.MissingLibrary(MISSING)
 
-    monkeypatch.setattr(choice, "native_operations", fail)
+    monkeypatch.setattr(arithmetic, "native_operations", fail)
 
 
 @pytest.mark.usefixtures("built")

@@ -120,19 +120,14 @@ def test_records(tmp_path, mrpc, tokenizer_files, training):
         assert "labels" not in first
 
 
-def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 12, "training": False}
-    made = feature_stage(mrpc, **options).build(tmp_path / "out")
-    record = made.spec.decode(RecordSet(made.files).read([0])[0])
-    assert record["input_mask"].tolist() == [1] * 9 + [0] * 3
-    assert record["input_ids"][9:].tolist() == [VOCABULARY.index("[PAD]")] * 3
-    assert record["segment_ids"][9:].tolist() == [0] * 3
-
-
 def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
-    options |= {"rows_per_batch": 1, "rows_per_worker": 1}
-    made = [feature_stage(mrpc, num_workers=n, **options).build(tmp_path / str(n)) for n in (1, 2)]
+    stages = [feature_stage(mrpc, num_workers=n, **options) for n in (1, 2)]
+    small = {"items_per_batch": 1, "total_per_worker": 1}
+    made = [
+        dataclasses.replace(stage, **small).build(tmp_path / str(n))
+        for n, stage in enumerate(stages)
+    ]
     assert made[0].digest == made[1].digest
     records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
     assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
@@ -186,7 +181,7 @@ def classified(path, texts, tokenizer_files, directory, **options):
     found = read_texts(path, TableSettings(), flag="f", needs_labels=True)
     file = found.with_numbers(own_task(found.columns, TableSettings(), CLASSES))
     common = {"tokenizer_files": tokenizer_files, "max_seq_length": 8, "training": True}
-    return feature_stage(file, **common, **options).build(directory)
+    return dataclasses.replace(feature_stage(file, **common), **options).build(directory)
 
 
 def test_unknown_words_are_said_whenever_the_records_are_used(tmp_path, tokenizer_files, capsys):
@@ -195,7 +190,7 @@ def test_unknown_words_are_said_whenever_the_records_are_used(tmp_path, tokenize
         "3.8% of the 156 tokens are unknown to the vocabulary ([UNK]), most often '영화가' (5)"
     )
     for directory, workers in ((tmp_path / "1", 1), (tmp_path / "2", 2), (tmp_path / "2", 1)):
-        options = {"num_workers": workers, "rows_per_worker": 1, "rows_per_batch": 3}
+        options = {"num_workers": workers, "total_per_worker": 1, "items_per_batch": 3}
         classified(tmp_path / "a.csv", texts, tokenizer_files, directory, **options)
         assert f"warning: {tmp_path / 'a.csv'}: {expected}, '石' (1)" in capsys.readouterr().out
     one, two = (read_manifest(tmp_path / name) for name in "12")

@@ -6,7 +6,7 @@ from absl import flags as absl_flags
 from bert_tf.model.bert import bert_specs
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.distillation.settings import DistillationSettings
-from bert_tf.tasks.pretraining import distillation_flags as pretraining_distillation_flags
+from bert_tf.tasks.pretraining import flags as pretraining_flags
 from bert_tf.tasks.question_answering import flags as squad_flags
 from bert_tf.tasks.tagging import flags as tagging_flags
 from bert_tf.util.errors import UserError
@@ -20,7 +20,7 @@ def parser(tmp_path):
 
     def parse(*given):
         values = absl_flags.FlagValues()
-        pretraining_distillation_flags.define_distillation_flags(values)
+        pretraining_flags.define_distillation_flags(values)
         usual = [
             "--teacher_checkpoint=teacher",
             f"--output_dir={tmp_path / 'out'}",
@@ -28,7 +28,7 @@ def parser(tmp_path):
             "--do_train",
         ]
         values(["run_distillation.py", *usual, *given])
-        return pretraining_distillation_flags.distillation_settings(values)
+        return pretraining_flags.distillation_settings(values)
 
     return parse
 

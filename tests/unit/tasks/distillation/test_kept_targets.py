@@ -21,7 +21,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import arithmetic, begun
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import CONFIG, P, S, V, refuse
 from tests.unit.tasks.distillation.test_teacher import distilling, write_teacher
@@ -111,12 +111,16 @@ class Finished:
     """A run with a cache: its settings, and what it called ``make_targets`` with."""
 
     settings: object
-    source: object
+    task: object
+    teacher: object
+    records: object
     run: object
     arithmetic: object
 
-    def make_targets(self, directory):
-        return make_targets(self.source, directory, self.run, self.arithmetic)
+    def make_targets(self, directory, **changes):
+        given = {**vars(self), "directory": directory, **changes}
+        del given["settings"]
+        return make_targets(**given)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -125,9 +129,9 @@ def finished_run(small_pieces, teacher, tmp_path_factory):
     settings = run_of(directory / "cached", teacher, directory / "targets")
     given = []
 
-    def noting(source, targets, *others):
-        given.extend([source, *others])
-        return make_targets(source, targets, *others)
+    def noting(task, teacher, records, directory, *others):
+        given.extend([task, teacher, records, *others])
+        return make_targets(task, teacher, records, directory, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distillation, "make_targets", noting)
@@ -203,11 +207,8 @@ def test_a_run_computes_the_missing_first_piece_again(cached, teacher, tmp_path)
     pretraining.run(again)
     assert bytes_of(targets) == before
     assert list(times_of(targets).items())[1:] == others
-    known, found = (
-        variables_of(s.run.output_dir / "model.ckpt-3") for s in (cached.settings, again)
-    )
-    for name, value in known.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    runs = (again.run, cached.settings.run)
+    assert_same_variables(*(variables_of(run.output_dir / "model.ckpt-3") for run in runs))
 
 
 def test_missing_later_pieces_are_computed_again(cached, tmp_path):
@@ -221,18 +222,15 @@ def test_missing_later_pieces_are_computed_again(cached, tmp_path):
 
 def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path):
     """As many records of the same shape, and fewer: nothing is written, not even a directory."""
-    records = finished.source.records
+    records = finished.records
 
     def sentences(**changes):
-        info = with_values(records.info, **changes)
-        other = dataclasses.replace(
-            finished.source, records=dataclasses.replace(records, info=info)
-        )
+        other = dataclasses.replace(records, info=with_values(records.info, **changes))
 
         def make(rank):
             run = begun(ranks=rank, settings=finished.settings.run)
-            source = (finished.source, other)[rank.rank]
-            make_targets(source, tmp_path / "targets", run, arithmetic())
+            own = {"records": (records, other)[rank.rank], "run": run, "arithmetic": arithmetic()}
+            finished.make_targets(tmp_path / "targets", **own)
 
         found = run_ranks(2, make)
         assert [type(error) for error in found] == [UserError] * 2

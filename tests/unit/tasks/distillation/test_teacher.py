@@ -16,11 +16,11 @@ from bert_tf.tasks.distillation import teacher as distillation
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.teacher import open_teacher
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.helpers.forward_passes import pretraining_specs
 from tests.helpers.jobs import begun
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.helpers.torch_networks import random_values
 
@@ -240,9 +240,7 @@ def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, t
     pretraining.run(settings)
     section = record_of(distilled)["ledger"]["distillation"]
     assert record_of(settings)["ledger"]["distillation"] == {**section, "teacher": str(converted)}
-    found = start_of(settings)
-    for name, value in start_of(distilled).items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert_same_variables(start_of(settings), start_of(distilled))
 
 
 def test_a_teacher_is_opened_and_hashed_once(distilled, calls):

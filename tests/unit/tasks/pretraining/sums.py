@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.sums import Sums
-from bert_tf.tasks.pretraining.graph import masked_lm_sums, next_sentence_sums
+from bert_tf.tasks.pretraining.task import PretrainingTask
 from tests.helpers.forward_passes import pretraining_outputs
 
 
@@ -22,10 +22,13 @@ class HeadSums(NamedTuple):
         return self.masked_lm.loss + self.next_sentence.loss
 
 
+def sums_of(outputs, config, features, options, **heads) -> HeadSums:
+    """The sums of the heads from their outputs."""
+    losses = PretrainingTask(config, **heads).losses(outputs, features, options)
+    return HeadSums(losses.get("masked_lm"), losses.get("next_sentence"))
+
+
 def sums_of_heads(variables, config, features, options, **heads) -> HeadSums:
     """The whole forward pass; ``heads`` as in ``pretraining_outputs``."""
     outputs = pretraining_outputs(variables, config, features, options, **heads)
-    return HeadSums(
-        None if outputs.masked_lm is None else masked_lm_sums(outputs, features, options),
-        None if outputs.next_sentence is None else next_sentence_sums(outputs, features, options),
-    )
+    return sums_of(outputs, config, features, options, **heads)

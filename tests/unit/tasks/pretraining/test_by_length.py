@@ -16,12 +16,12 @@ from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.tasks.pretraining.batches import shared_lengths
+from bert_tf.tasks.pretraining.data import shared_lengths
 from bert_tf.train.run import begin
 from tests.helpers.files import content_of
 from tests.helpers.jobs import begun
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import CONFIG as SHORTER
 from tests.helpers.tiny_pretraining import P, pretraining_settings
@@ -113,10 +113,7 @@ def whole(settings):
 def test_a_run_that_stops_goes_on_to_the_bit(settings, whole, tmp_path, capfd):
     for stop in (1, 4, None):
         pretraining.run(in_directory(settings, tmp_path / "stopped", stop=stop))
-    found, expected = final_values(tmp_path / "stopped"), final_values(whole)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert_same_variables(final_values(tmp_path / "stopped"), final_values(whole))
     assert log_of(tmp_path / "stopped") == log_of(whole)
     assert "lengths of records" not in capfd.readouterr().out, "they are kept"
 
@@ -128,9 +125,8 @@ def test_padding_changes_no_update(settings, whole, tmp_path, monkeypatch):
     pretraining.run(in_directory(settings, tmp_path / "padded"))
     for line, expected in zip(log_of(tmp_path / "padded"), log_of(whole)):
         assert line == pytest.approx(expected, rel=1e-5)
-    expected = final_values(whole)
-    for name, value in final_values(tmp_path / "padded").items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-7, err_msg=name)
+    padded = final_values(tmp_path / "padded")
+    assert_same_variables(padded, final_values(whole), rtol=1e-4, atol=1e-7)
 
 
 def test_another_cut_of_the_global_batch_has_the_same_updates(settings, whole, tmp_path):
@@ -145,14 +141,13 @@ def test_batches_are_cut_and_counted_so(settings, whole, tmp_path, capsys):
     found = prepared(settings, tmp_path / "planned")
     assert "batches of similar length have" in capsys.readouterr().out
     # Ten records begin three batches of four; there is one of each length.
-    effort = found.training.effort(found.run, found.plan)
-    assert sorted(effort.lengths) == [8, 16, 24]
+    assert sorted(found.training.typical_lengths(found.run, found.plan)) == [8, 16, 24]
     by_length = [
         training_flops(CONFIG, length=length, predictions=P, next_sentence=True)
         for length in (8, 16, 24)
     ]
-    assert effort.per_sequence == pytest.approx(np.mean(by_length))
     compute = found.training.ledger_sections(found.run, found.plan)["compute"]
+    assert compute["model_flops_per_sequence"] == pytest.approx(np.mean(by_length))
     assert compute["model_flops"] == pytest.approx(4 * STEPS * np.mean(by_length))
     ledger = json.loads((whole / "run.json").read_text())["ledger"]
     assert ledger["data"]["length_buckets"] is True
@@ -171,7 +166,7 @@ def test_a_resumed_run_says_that_its_batches_change(settings, tmp_path, capfd):
 def test_random_batches_are_whole(settings, tmp_path, capsys):
     data = dataclasses.replace(settings.data, length_buckets=False)
     found = prepared(dataclasses.replace(settings, data=data), tmp_path / "planned")
-    assert found.training.effort(found.run, found.plan).lengths == [S]
+    assert found.training.typical_lengths(found.run, found.plan) == [S]
     assert found.data.entries["length_buckets"] is False
     assert "similar length" not in capsys.readouterr().out
 
@@ -191,7 +186,7 @@ def copied_records(settings, tmp_path):
 def test_a_dry_run_keeps_no_lengths(copied, tmp_path):
     before = content_of(tmp_path / "records")
     found = prepared(copied, tmp_path / "planned")
-    assert sorted(found.training.effort(found.run, found.plan).lengths) == [8, 16, 24]
+    assert sorted(found.training.typical_lengths(found.run, found.plan)) == [8, 16, 24]
     assert content_of(tmp_path / "records") == before
 
 

@@ -12,15 +12,9 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.pretraining.graph import (
-    masked_lm_logits,
-    masked_lm_sums,
-    next_sentence_sums,
-    pretraining_specs,
-)
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
-from tests.helpers.forward_passes import pretraining_outputs
+from tests.helpers.forward_passes import pretraining_outputs, pretraining_specs
 from tests.helpers.tensors import set_variables
 from tests.helpers.torch_networks import (
     random_values,
@@ -29,7 +23,7 @@ from tests.helpers.torch_networks import (
     torch_inputs,
     torch_network,
 )
-from tests.unit.tasks.pretraining.sums import sums_of_heads
+from tests.unit.tasks.pretraining.sums import sums_of, sums_of_heads
 
 TOLERANCE = 1e-5
 # Of two ways to compute the same: some 32 products, forwards and backwards, of sums of 64 terms.
@@ -53,14 +47,12 @@ def run_ours(config, batch, values):
         features = constants(batch)
         encoded = bert_output(variables, config, features, FP32)
         output = pretraining_outputs(variables, config, features, FP32)
-        loss = mean_loss(
-            (masked_lm_sums(output, features, FP32), next_sentence_sums(output, features, FP32))
-        )
+        loss = mean_loss(sums_of(output, config, features, FP32))
         gradients = tf.gradients(loss, variables.all())
         set_variables(session, variables.all(), values)
         outputs = {
             "loss": loss,
-            "masked_lm_logits": masked_lm_logits(output, FP32),
+            "masked_lm_logits": output.words.logits(FP32.policy),
             "next_sentence_logits": output.next_sentence,
             "embeddings": encoded.embedding_output,
             **{f"layer {i}": layer for i, layer in enumerate(encoded.layer_outputs)},
@@ -138,8 +130,9 @@ def test_sums_are_those_of_the_logits(session, config, batch):
         "example_weights": tf.constant([1.0, 1.0, 0.0, 1.0]),
     }
     output = pretraining_outputs(variables, config, features, FP32)
-    words = masked_lm_logits(output, FP32), masked_lm_sums(output, features, FP32)
-    sentences = output.next_sentence, next_sentence_sums(output, features, FP32)
+    sums = sums_of(output, config, features, FP32)
+    words = output.words.logits(FP32.policy), sums.masked_lm
+    sentences = output.next_sentence, sums.next_sentence
     session.run(tf.global_variables_initializer())
     words, sentences, weights = session.run((words, sentences, features["masked_lm_weights"]))
 
@@ -165,7 +158,7 @@ def test_correct_predictions_are_counted(session, config, batch):
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)
     first = pretraining_outputs(variables, config, constants(batch), FP32)
     session.run(tf.global_variables_initializer())
-    best = session.run(tf.argmax(masked_lm_logits(first, FP32), -1)).reshape([4, 3])
+    best = session.run(tf.argmax(first.words.logits(FP32.policy), -1)).reshape([4, 3])
     best[0, 0] += 1  # one of the six masked positions is now wrong
     features = constants({**batch, "masked_lm_ids": best.astype(np.int32)})
     sums = sums_of_heads(variables, config, features, FP32).masked_lm
@@ -197,7 +190,8 @@ def test_unknown_batch_and_length_give_the_same_logits(session, config, batch):
     known, unknown = [], []
     for found, features in ((known, constants(batch)), (unknown, placeholders)):
         output = pretraining_outputs(variables, config, features, FP32)
-        found += [masked_lm_logits(output, FP32), next_sentence_sums(output, features, FP32)]
+        found.append(output.words.logits(FP32.policy))
+        found.append(sums_of(output, config, features, FP32).next_sentence)
     session.run(tf.global_variables_initializer())
     feed = {placeholders[name]: value for name, value in batch.items()}
     (ours, our_sums), (theirs, their_sums) = session.run((unknown, known), feed)

@@ -5,10 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
-from bert_tf.tasks.pretraining.graph import pretraining_specs
 from bert_tf.tasks.pretraining.mask_filler import Guess, MaskFiller, encode_with_masks
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.forward_passes import pretraining_specs
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mask", "is", "##ed", "[", "]"]
 PAD, UNK, CLS, SEP, MASK, THE, MASK_WORD, IS, ED, OPEN, CLOSE = range(len(ENTRIES))
@@ -35,10 +35,6 @@ def tokenizer(tmp_path_factory):
 )
 def test_encode_with_masks(tokenizer, text, expected):
     assert encode_with_masks(text, tokenizer) == [CLS, *expected, SEP]
-
-
-def test_another_sign_for_the_mask(tokenizer):
-    assert encode_with_masks("the _", tokenizer, mask="_") == [CLS, THE, MASK, SEP]
 
 
 @pytest.mark.parametrize("text", ["", "the mask is"])

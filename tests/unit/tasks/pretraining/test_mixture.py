@@ -4,14 +4,13 @@ import dataclasses
 import json
 import re
 
-import numpy as np
 import pytest
 
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train.run import begin
 from tests.helpers.jobs import begun
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.thread_ranks import run_ranks
 from tests.helpers.tiny_pretraining import pretraining_settings, refuse, write_records
 
@@ -45,6 +44,10 @@ def weighted_patterns(tmp_path):
 
 def ledger_of(settings):
     return json.loads((settings.run.output_dir / "run.json").read_text())["ledger"]
+
+
+def final_values(directory):
+    return variables_of(directory / f"model.ckpt-{STEPS}")
 
 
 def files_at(prepared, run):
@@ -92,11 +95,8 @@ def test_a_stopped_run_resumes_to_the_bit(tiny, patterns):
     pretraining.run(mixed(tiny, patterns, "whole"))
     for stop in (1, 4, None):
         pretraining.run(mixed(tiny, patterns, "stopped", stop_after_steps=stop))
-    above = tiny.run.output_dir.parent
-    expected = variables_of(above / "whole" / f"model.ckpt-{STEPS}")
-    found = variables_of(above / "stopped" / f"model.ckpt-{STEPS}")
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    directory = tiny.run.output_dir.parent
+    assert_same_variables(*(final_values(directory / name) for name in ("stopped", "whole")))
 
 
 @pytest.mark.exhaustive
@@ -120,9 +120,7 @@ def test_an_epoch_is_a_pass_over_the_first_source(tiny, patterns):
 def test_one_source_of_weight_one_changes_nothing(tiny, tmp_path):
     pretraining.run(mixed(tiny, f"{tmp_path}/train", "plain"))
     pretraining.run(mixed(tiny, f"{tmp_path}/train:1", "weighted"))
-    expected = variables_of(tmp_path / "plain" / f"model.ckpt-{STEPS}")
-    for name, value in variables_of(tmp_path / "weighted" / f"model.ckpt-{STEPS}").items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert_same_variables(*(final_values(tmp_path / name) for name in ("weighted", "plain")))
 
 
 def test_batches_of_similar_length_are_mixed(tiny, patterns):

@@ -5,21 +5,20 @@ import functools
 import json
 import shutil
 
-import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 from bert_tf.model.flops import training_flops
 from bert_tf.tasks.pretraining import phase_runs
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.pretraining.phase_runs import plan_sections
-from bert_tf.tasks.pretraining.phases import plan_from_flags, run_plan
+from bert_tf.tasks.pretraining.phase_runs import plan_sections, run_phases
+from bert_tf.tasks.pretraining.phases import phases_from_flags
 from bert_tf.train import update_timing
 from bert_tf.util.directory_lock import LOCK_NAME
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, P, S, write_records
 
 
@@ -42,9 +41,9 @@ def data(tmp_path_factory):
 
 
 def plan_of(data, directory, *phases, given=()):
-    """A plan from the lines of the phases' files, and further flags; its files are in a directory.
+    """The phases with these lines in their files, and further flags; without any, a run's settings.
 
-    Its output is in ``directory/model``.
+    The files are in ``directory``, the output in ``directory/model``.
     """
     files = []
     for number, lines in enumerate(phases, start=1):
@@ -60,9 +59,10 @@ def plan_of(data, directory, *phases, given=()):
         "--train_batch_size=4", "--num_warmup_steps=1", "--display_loss_steps=1",
         "--native_ops=false", "--optimizer_type=lamb", *given,
     ])  # fmt: skip
-    if phases:
-        values.phases = ",".join(files)
-    return plan_from_flags(values, pretraining_settings)
+    if not phases:
+        return pretraining_settings(values)
+    values.phases = ",".join(files)
+    return phases_from_flags(values, pretraining_settings)
 
 
 @pytest.fixture
@@ -75,26 +75,15 @@ FIRST, SECOND = ["--num_train_steps=4"], ["--num_train_steps=3", "--train_batch_
 RESUMED = ["--num_train_steps=7", "--resume_from=previous"]
 
 
-def variables(directory):
-    reader = tf.train.load_checkpoint(str(directory))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 @contextlib.contextmanager
 def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
     prepare = pretraining.prepare_pretraining
 
-    def prepare_first(settings, run):
+    def prepare_first(settings, run, *inherited):
         if settings.run.output_dir.name == "phase_2" and not settings.run.dry_run:
             raise KeyboardInterrupt
-        return prepare(settings, run)
+        return prepare(settings, run, *inherited)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pretraining, "prepare_pretraining", prepare_first)
@@ -105,7 +94,7 @@ def stop_in_phase_2():
 def finished(data, tmp_path_factory):
     """The output of a plan whose second phase resumes the first."""
     directory = tmp_path_factory.mktemp("finished")
-    run_plan(plan_of(data, directory, FIRST, RESUMED))
+    run_phases(plan_of(data, directory, FIRST, RESUMED))
     return directory / "model"
 
 
@@ -114,7 +103,7 @@ def killed_once(data, tmp_path_factory):
     """The output of the same plan, which was killed in its second phase."""
     directory = tmp_path_factory.mktemp("killed")
     with stop_in_phase_2():
-        run_plan(plan_of(data, directory, FIRST, RESUMED))
+        run_phases(plan_of(data, directory, FIRST, RESUMED))
     return directory / "model"
 
 
@@ -126,8 +115,8 @@ def killed(killed_once, tmp_path):
 
 @pytest.mark.slow
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
-    run_plan(plan(FIRST, SECOND))
-    found = [variables(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
+    run_phases(plan(FIRST, SECOND))
+    found = [variables_of(tmp_path / "model" / f"phase_{n}") for n in (1, 2)]
     content = json.loads((tmp_path / "model" / "plan.json").read_text())
     assert [phase["state"] for phase in content["phases"]] == ["done", "done"]
     total = content["ledger"]["total"]
@@ -140,19 +129,19 @@ def test_phases_equal_single_runs(plan, tmp_path, capsys):
     assert f"its last checkpoint is {tmp_path / 'model' / 'phase_2' / 'model.ckpt-3'}" in shown
 
     alone = [f"--output_dir={tmp_path / 'first'}", *FIRST]
-    run_plan(plan(given=alone))
+    pretraining.run(plan(given=alone))
     after = [
         f"--output_dir={tmp_path / 'second'}", f"--init_checkpoint={tmp_path / 'first'}", *SECOND
     ]  # fmt: skip
-    run_plan(plan(given=after))
-    assert_equal(found[0], variables(tmp_path / "first"))
-    assert_equal(found[1], variables(tmp_path / "second"))
+    pretraining.run(plan(given=after))
+    assert_same_variables(found[0], variables_of(tmp_path / "first"))
+    assert_same_variables(found[1], variables_of(tmp_path / "second"))
 
 
 def assert_handed_over(directory, steps, updates, *, with_slots):
     content = json.loads((directory / "plan.json").read_text())
     assert content["phases"][1]["updates"] == updates
-    last = variables(directory / "phase_2")
+    last = variables_of(directory / "phase_2")
     assert int(last["global_step"]) == steps
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
@@ -167,21 +156,21 @@ def test_a_phase_resumes_the_one_before(finished):
 @pytest.mark.slow
 def test_what_is_handed_over(plan, killed, handed_over):
     """The second phase of a plan may be another one until it begins."""
-    run_plan(plan(FIRST, ["--num_train_steps=3", *handed_over]))
+    run_phases(plan(FIRST, ["--num_train_steps=3", *handed_over]))
     assert_handed_over(killed, 3, 3, with_slots=handed_over[0] == "--resume_from=previous")
 
 
 @pytest.mark.exhaustive
 def test_a_killed_plan_continues_where_it_was(plan, killed, finished, capsys):
     first = content_of(killed / "phase_1")
-    run_plan(plan(["--num_train_steps=5"], RESUMED))
+    run_phases(plan(["--num_train_steps=5"], RESUMED))
     shown = capsys.readouterr().out
     assert "phase_1 is done" in shown
     assert "--num_train_steps 4 -> 5" in shown
-    assert_equal(variables(killed / "phase_2"), variables(finished / "phase_2"))
+    assert_same_variables(variables_of(killed / "phase_2"), variables_of(finished / "phase_2"))
     assert content_of(killed / "phase_1") == first
     (killed / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
-    run_plan(plan(FIRST, RESUMED))
+    run_phases(plan(FIRST, RESUMED))
     assert "nothing to train" in capsys.readouterr().out
     assert content_of(killed / "phase_1") == first
 
@@ -212,8 +201,8 @@ def stop_at_the_end_of_phase_2():
 @pytest.mark.exhaustive
 def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, killed, finished, stop):
     with stop():
-        run_plan(plan(FIRST, RESUMED))
-    run_plan(plan(FIRST, RESUMED))
+        run_phases(plan(FIRST, RESUMED))
+    run_phases(plan(FIRST, RESUMED))
     expected = ledger_of(finished)
     assert [phase["updates"] for phase in expected] == [4, 3]
     assert ledger_of(killed) == expected
@@ -225,9 +214,9 @@ def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, kil
     first = ["--num_train_steps=6"]
     given = [f"--resume_from={tmp_path / 'other'}"]
     with stop_in_phase_2():
-        run_plan(plan(first, SECOND, given=given))
+        run_phases(plan(first, SECOND, given=given))
     shutil.rmtree(tmp_path / "other")  # a plan that has begun does not need it
-    run_plan(plan(first, SECOND, given=given))
+    run_phases(plan(first, SECOND, given=given))
     assert [phase["updates"] for phase in ledger_of(tmp_path / "model")] == [2, 3]
 
 
@@ -241,7 +230,7 @@ def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
         "--num_train_steps=4", "--train_batch_size=2", "--num_accumulation_steps=2",
         "--batch_ramp=2:0,4:2", f"--length_ramp=8:0,{S}:1",
     ]  # fmt: skip
-    run_plan(plan(grown, SECOND, given=["--dry_run"]))
+    run_phases(plan(grown, SECOND, given=["--dry_run"]))
 
     def flops(length, predictions):
         return training_flops(CONFIG, length=length, predictions=predictions, next_sentence=True)
@@ -262,7 +251,7 @@ def test_a_dry_run_times_an_update_and_writes_nothing(plan, tmp_path, capsys, mo
     monkeypatch.setattr(phase_runs, "seconds_per_update", update_timing.seconds_per_update)
     made = plan(FIRST, SECOND, given=["--dry_run"])
     before = content_of(tmp_path)
-    run_plan(made)
+    run_phases(made)
     assert content_of(tmp_path) == before
     shown = capsys.readouterr().out
     assert shown.count("-- ledger --") == 2
@@ -284,7 +273,7 @@ def test_what_is_wrong_in_the_second_phase_is_known_before_the_first(
     made = plan(FIRST, second)
     before = content_of(tmp_path)
     with pytest.raises(UserError, match=sentence):
-        run_plan(made)
+        run_phases(made)
     assert content_of(tmp_path) == before
 
 
@@ -292,10 +281,10 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     wide = tmp_path / "wide.json"
     wide.write_text(json.dumps({**CONFIG.to_dict(), "hidden_size": 16}))
     with pytest.raises(UserError, match="hidden_size 8 -> 16; all phases train the same network"):
-        run_plan(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
+        run_phases(plan(FIRST, [*SECOND, f"--bert_config_file={wide}"]))
     write_records(tmp_path / "other", vocabulary="cd")
     with pytest.raises(UserError, match="different vocabulary than those of the previous phase"):
-        run_plan(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
+        run_phases(plan(FIRST, [*SECOND, f"--input_file={tmp_path / 'other'}"]))
     assert not (tmp_path / "model").exists()
 
 
@@ -322,12 +311,12 @@ def test_a_missing_file_of_a_phase(plan):
         values = flags.FlagValues()
         define_pretraining_flags(values)
         values(["program", "--output_dir=x", "--phases=none.flags"])
-        plan_from_flags(values, pretraining_settings)
+        phases_from_flags(values, pretraining_settings)
 
 
 def test_only_the_first_phase_starts_where_the_command_says(plan, tmp_path):
     made = plan(FIRST, SECOND, given=["--init_checkpoint=published", "--dllog_path=log.json"])
-    runs = [phase.settings.run for phase in made.phases]
+    runs = [phase.settings.run for phase in made]
     assert [run.start.init_checkpoint for run in runs] == [
         "published",
         str(tmp_path / "model" / "phase_1"),
@@ -338,11 +327,11 @@ def test_only_the_first_phase_starts_where_the_command_says(plan, tmp_path):
 def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, killed_once, tmp_path):
     shutil.copytree(killed_once / "phase_1", tmp_path / "model")
     with pytest.raises(UserError, match="contains a checkpoint of a run without --phases"):
-        run_plan(plan(FIRST, SECOND))
+        run_phases(plan(FIRST, SECOND))
 
 
 def test_a_damaged_record_of_the_plan(plan, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "plan.json").write_text('{"phases": [{"name": "phase_1"}]}')
     with pytest.raises(UserError, match=r"plan.json cannot be used; restore the file or delete it"):
-        run_plan(plan(FIRST, SECOND))
+        run_phases(plan(FIRST, SECOND))

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from bert_tf.config.ramps import LengthRampSettings, RampSettings
+from bert_tf.diagnose.memory import estimate_memory
 from bert_tf.durable.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.input.order import sequence_indices
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.memory import estimate_memory
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.saved_batches import read_batches
 from tests.helpers.settings import with_values
-from tests.helpers.tensors import variables_of
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import P, S, pretraining_settings
 
 SHORT = 8
@@ -89,12 +89,6 @@ def final_values(directory):
     return variables_of(directory / f"model.ckpt-{STEPS}")
 
 
-def assert_equal(found, expected, **tolerance):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, err_msg=name, **tolerance)
-
-
 @pytest.fixture(scope="module")
 def whole(settings):
     """The last variables, and the log, of a ramped run without a stop."""
@@ -114,7 +108,7 @@ def test_a_ramped_run_equals_plain_runs_of_its_stages(settings, whole, tmp_path)
         plain = with_optimization(stage, global_batch_size=size, stop_after_steps=stop)
         pretraining.run(in_directory(plain, tmp_path / "plain"))
     values, log = whole
-    assert_equal(values, final_values(tmp_path / "plain"), rtol=2e-6, atol=1e-8)
+    assert_same_variables(values, final_values(tmp_path / "plain"), rtol=2e-6, atol=1e-8)
     assert values["training/consumed_sequences"] == 2 * 2 + 2 * 4 + 2 * 6
     sizes = [(2, 8), (2, 8), (4, 8), (4, 12), (6, 12), (6, 12)]
     for line, expected, size in zip(log, log_of(tmp_path / "plain"), sizes):
@@ -128,7 +122,7 @@ def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, cap
     for stop in (1, 3, STEPS):
         pretraining.run(with_optimization(stopped, stop_after_steps=stop))
     values, log = whole
-    assert_equal(final_values(tmp_path / "stopped"), values, rtol=0, atol=0)
+    assert_same_variables(final_values(tmp_path / "stopped"), values)
     assert log_of(tmp_path / "stopped") == log
     assert "batch_ramp 2:0" not in capfd.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Runs that resume from a checkpoint of another directory, or end before their schedule does."""
+"""Runs that resume from another directory, end before their schedule or have a second phase."""
 
 import dataclasses
 import json
@@ -8,10 +8,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.pretraining import run as pretraining
+from bert_tf.train.plan import schedule_of
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
+from tests.helpers.jobs import batch_and_steps
 from tests.helpers.settings import with_values
+from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse
 
 STEPS = 6
@@ -50,19 +53,16 @@ def changed(settings, output_dir, *, stop_after_steps=None, num_train_steps=STEP
 
 
 def variables(directory, step):
-    reader = tf.train.load_checkpoint(str(directory / f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return variables_of(directory / f"model.ckpt-{step}")
 
 
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+def assert_ends_as(directory, whole):
+    assert_same_variables(variables(directory, STEPS), variables(whole.run.output_dir, STEPS))
 
 
 def rates(directory):
-    lines = (directory / "log.jsonl").read_text().splitlines()
-    return [json.loads(line)["learning_rate"] for line in lines]
+    lines = map(json.loads, (directory / "log.jsonl").read_text().splitlines())
+    return [line["learning_rate"] for line in lines if "learning_rate" in line]
 
 
 @pytest.mark.slow
@@ -85,7 +85,9 @@ def test_the_same_directory_runs_on_to_the_end(whole, half, tmp_path):
     first = changed(half, tmp_path / "model", stop_after_steps=2)
     pretraining.run(first)
     pretraining.run(changed(first, tmp_path / "model"))
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +107,9 @@ def test_a_run_in_another_directory_equals_the_uninterrupted_one(
     run = changed(half, tmp_path / "model", resume_from=f"{source}{ending[named]}")
     pretraining.run(run)
     assert f"resuming from {source / 'model.ckpt-3'} (step 3)" in capsys.readouterr().out
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
     assert rates(tmp_path / "model") == rates(whole.run.output_dir)[3:]
     assert content_of(source) == before
 
@@ -118,7 +122,9 @@ def test_a_killed_run_no_longer_needs_the_other_directory(whole, half, tmp_path,
     pretraining.run(run)
     pretraining.run(changed(run, tmp_path / "model", resume_from=str(tmp_path / "gone")))
     assert "--resume_from is not read again" in capsys.readouterr().out
-    assert_equal(variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS))
+    assert_same_variables(
+        variables(tmp_path / "model", STEPS), variables(whole.run.output_dir, STEPS)
+    )
 
 
 @pytest.mark.slow
@@ -132,7 +138,7 @@ def test_steps_count_from_0_with_the_optimizers_state(half, tmp_path, capsys):
     source, copy = variables(half.run.output_dir, 3), variables(tmp_path / "model", 0)
     counts = {tf.GraphKeys.GLOBAL_STEP, SKIPPED_UPDATES, CONSUMED_SEQUENCES}
     assert {name: int(copy[name]) for name in counts} == dict.fromkeys(counts, 0)
-    assert_equal(
+    assert_same_variables(
         {name: value for name, value in copy.items() if name not in counts},
         {name: value for name, value in source.items() if name not in counts},
     )
@@ -160,3 +166,30 @@ def test_a_run_cannot_end_after_its_schedule(half, tmp_path):
     run = changed(half, tmp_path / "model", stop_after_steps=7)
     with pytest.raises(UserError, match=r"--stop_after_steps=7 must be from 1 to --num_train_step"):
         pretraining.run(run)
+
+
+@pytest.mark.slow
+def test_a_run_and_its_second_phase_follow_their_schedule(tmp_path, capfd):
+    settings = pretraining_settings(tmp_path)
+    first = with_values(
+        settings.optimization,
+        schedule="cosine",
+        num_train_steps=6,
+        num_warmup_steps=2,
+        end_learning_rate=1e-4,
+        scale_steps_by_ranks=False,
+    )
+    both = with_values(first, num_train_steps=11, rewarm_at_step=6, num_rewarm_steps=2)
+    for optimization in (first, both):
+        pretraining.run(dataclasses.replace(settings, optimization=optimization))
+    said = capfd.readouterr().out
+    assert "learning rate jumps" not in said
+    assert "steps.train_steps 6 -> 11" in said
+    assert "learning_rate.rewarm_at_step None -> 6" in said
+    found = rates(settings.run.output_dir)
+    _, steps = batch_and_steps(both, 1)
+    expected = schedule_of(both, steps).rate(np.arange(11))
+    assert found == pytest.approx(expected.tolist(), rel=1e-5)
+    # From the end of the first phase up to the peak again.
+    peak = first.schedule.learning_rate
+    assert found[6:9] == pytest.approx([(1e-4 + peak) / 2, peak, peak], rel=1e-5)

@@ -86,36 +86,27 @@ def test_masks_follow_the_settings(settings, share, whole_words):
     assert masking.vocab_size == V
 
 
-def test_ngrams_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"ngram": 3, "favor_shorter_ngram": False}, "--ngram=3"),
+        ({"span_masking": True}, "--span_masking=true"),
+        ({"final_masked_lm_prob": 0.1}, r"--final_masked_lm_prob=0\.1"),
+    ],
+)
+def test_how_masks_are_drawn_is_for_masks_drawn_in_training(
+    settings, record_maker, tmp_path, changes, flag
+):
     entries = open_run_records(settings).ledger_entries(None)
     assert entries["ngram"] == 1
-    assert "favor_shorter_ngram" not in entries
-    settings = with_values(settings, ngram=3, favor_shorter_ngram=False)
+    assert not {"favor_shorter_ngram", "span_masking"} & entries.keys()
+    settings = with_values(settings, **changes)
     opened = open_run_records(settings)
     assert opened.masking.options == settings.data.masks
-    assert opened.ledger_entries(None)["favor_shorter_ngram"] is False
+    assert changes.items() <= opened.ledger_entries(None).items()
     stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
-    with pytest.raises(UserError, match=r"--ngram=3: the records in .* store their masks; give"):
+    with pytest.raises(UserError, match=rf"{flag}: the records in .* store their masks"):
         open_run_records(with_files(settings, train=stored))
-
-
-def test_spans_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
-    assert "span_masking" not in open_run_records(settings).ledger_entries(None)
-    settings = with_values(settings, span_masking=True)
-    assert open_run_records(settings).ledger_entries(None)["span_masking"] is True
-    stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
-    with pytest.raises(UserError, match=r"--span_masking=true: the records in .* store their mas"):
-        open_run_records(with_files(settings, train=stored))
-
-
-def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_path):
-    data = dataclasses.replace(settings.data, final_masked_lm_prob=0.1)
-    opened = open_run_records(dataclasses.replace(settings, data=data))
-    assert opened.ledger_entries(None)["final_masked_lm_prob"] == 0.1
-    stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
-    settings = with_files(dataclasses.replace(settings, data=data), train=stored)
-    with pytest.raises(UserError, match=r"--final_masked_lm_prob=0\.1: the records in .* store"):
-        open_run_records(settings)
 
 
 @pytest.mark.parametrize(

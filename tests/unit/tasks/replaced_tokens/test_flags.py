@@ -79,5 +79,5 @@ def test_the_generator_has_whole_heads_of_the_same_width(share, layers, expected
     generator = objective.generator(BASE)
     assert tuple(getattr(generator, name) for name in names) == expected
     assert dataclasses.replace(generator, **{n: getattr(BASE, n) for n in names}) == BASE
-    section = objective.ledger(BASE)["replaced_tokens"]
+    section = objective.task(BASE).ledger()["replaced_tokens"]
     assert section["generator_hidden_size"] == expected[0]

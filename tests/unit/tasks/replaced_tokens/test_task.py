@@ -13,8 +13,7 @@ from bert_tf.model.losses import ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
-from bert_tf.tasks.pretraining.graph import PretrainingOutputs
-from bert_tf.tasks.pretraining.task import MASKED_LM
+from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingOutputs
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens
 from bert_tf.tasks.replaced_tokens.task import DISCRIMINATOR, ReplacedTokenOutputs
 from tests.helpers import rounding
@@ -29,7 +28,7 @@ CONFIG = BertConfig(
     max_position_embeddings=11,
     type_vocab_size=2,
 )
-TASK = ReplacedTokens().task(CONFIG, sentence_order=False)
+TASK = ReplacedTokens().task(CONFIG)
 NATIVE = ForwardOptions().with_native_layers()
 # The most that a sum has terms: the losses of a batch, and the words of a softmax.
 OF_SUMS = rounding.of_products(4, V)
@@ -281,3 +280,35 @@ def test_a_batch_is_memorized():
     assert found["replaced"] >= 3
     assert found["caught"] >= found["replaced"] - 1
     assert found["accuracy"] >= last[DISCRIMINATOR].weight - 2
+
+
+LENGTH = 8
+
+
+def counted_by_torch(config, class_name):
+    """Forward and backward pass of one sequence, with a label at every token."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    settings = transformers.ElectraConfig(
+        **config.to_dict(), embedding_size=CONFIG.hidden_size, attn_implementation="eager"
+    )
+    network = getattr(transformers, class_name)(settings)
+    ids = torch.ones([1, LENGTH], dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        network(ids, labels=ids).loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("share", [1 / 4, 1.0])
+def test_the_flops_are_those_that_torch_counts(share):
+    task = ReplacedTokens(generator_hidden_size=share, generator_layers=0.5).task(CONFIG)
+    expected = counted_by_torch(CONFIG, "ElectraForPreTraining")
+    expected += counted_by_torch(task.generator, "ElectraForMaskedLM")
+    assert task.training_flops(length=LENGTH, predictions=LENGTH) == expected
+
+
+def test_words_cost_what_the_embeddings_are_wide():
+    counts = [TASK.training_flops(length=LENGTH, predictions=predictions) for predictions in (0, 3)]
+    assert counts[1] - counts[0] == 6 * 3 * 12 * (3 + V)

@@ -1,16 +1,21 @@
 """Scores of entities, compared with seqeval, whose default mode is conlleval's definition too."""
 
+import collections
 import itertools
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from bert_tf.finetune.scores import Counts
 from bert_tf.tasks.tagging.chunks import (
-    Counts,
+    OUTCOMES,
+    Entity,
+    Match,
     are_of_entities,
     count_entities,
     entities_of,
+    match_entities,
     total,
     without_prefix,
     without_type,
@@ -58,22 +63,6 @@ def test_scores_are_those_of_seqeval(both):
         assert counts[kind].scores == pytest.approx(
             {"precision": row["precision"], "recall": row["recall"], "f1": row["f1-score"]}
         )
-
-
-SCHEMES = {
-    "IOB1": "I-PER I-PER B-PER O I-LOC",
-    "IOB2": "B-PER I-PER B-PER O B-LOC",
-    "IOE1": "I-PER E-PER I-PER O I-LOC",
-    "IOE2": "I-PER E-PER E-PER O E-LOC",
-    "IOBES": "B-PER E-PER S-PER O S-LOC",
-    "BMES": "B-PER E-PER S-PER O S-LOC",
-    "BILOU": "B-PER L-PER U-PER O U-LOC",
-}
-
-
-@pytest.mark.parametrize("labels", SCHEMES.values(), ids=SCHEMES)
-def test_the_same_entities_in_each_scheme(labels):
-    assert entities_of(labels.split()) == [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]
 
 
 def test_words_of_characters():
@@ -164,3 +153,58 @@ def test_labels_of_entities(labels, expected):
 )
 def test_labels_that_do_not_fit_the_others(labels, untyped, unprefixed):
     assert (without_type(labels), without_prefix(labels)) == (untyped, unprefixed)
+
+
+SHORT = ["O", "B-A", "I-A", "B-B", "I-B"]
+
+
+def overlap(one, other):
+    return one.start < other.end and other.start < one.end
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(sentences_with_predictions(SHORT))
+def test_every_entity_is_in_one_match(both):
+    correct = 0
+    for labels, predictions in zip(*both):
+        labelled, predicted = entities_of(labels), entities_of(predictions)
+        matches = match_entities(labelled, predicted)
+        assert sorted(m.labelled for m in matches if m.labelled) == sorted(labelled)
+        assert sorted(m.predicted for m in matches if m.predicted) == sorted(predicted)
+        missed = [m.labelled for m in matches if m.predicted is None]
+        spurious = [m.predicted for m in matches if m.labelled is None]
+        assert not any(overlap(one, other) for one in missed for other in spurious)
+        assert all(overlap(*match) for match in matches if None not in match)
+        starts = [min(entity.start for entity in match.entities) for match in matches]
+        assert starts == sorted(starts)
+        correct += sum(match.outcome == "correct" for match in matches)
+    assert correct == total(count_entities(*both).values()).correct
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "outcomes"),
+    [
+        ("B-A I-A O B-B", "B-A I-A O B-B", ["correct", "correct"]),
+        ("B-A I-A O O", "B-A O O B-B", ["wrong boundaries", "spurious"]),
+        ("B-A I-A O O", "B-B I-B O O", ["wrong type"]),
+        ("B-A I-A O O", "B-B O O O", ["wrong type"]),
+        ("B-A I-A B-A I-A", "O O O O", ["missed", "missed"]),
+        # The same words are matched before another part of the type.
+        ("B-A I-A I-A O", "B-A B-B I-B O", ["wrong boundaries", "spurious"]),
+        ("B-A B-B O O", "B-A I-A O O", ["wrong boundaries", "missed"]),
+        ("O B-A O O", "B-B I-B I-B O", ["wrong type"]),
+    ],
+)
+def test_outcomes(labels, predictions, outcomes):
+    matches = match_entities(*(entities_of(text.split()) for text in (labels, predictions)))
+    assert [match.outcome for match in matches] == outcomes
+    assert set(outcomes) <= OUTCOMES.keys()
+
+
+def test_the_same_words_come_before_the_same_type_and_that_before_more_words():
+    long, short, other = Entity("A", 0, 3), Entity("A", 0, 1), Entity("B", 1, 3)
+    assert match_entities([long], [short, other]) == [Match(long, short), Match(None, other)]
+    same = Entity("B", 0, 3)
+    assert match_entities([long], [same]) == [Match(long, same)]
+    counted = collections.Counter(m.outcome for m in match_entities([short, other], [long]))
+    assert counted == {"wrong boundaries": 1, "missed": 1}

@@ -1,4 +1,4 @@
-"""Records of labelled sentences, compared with a plain reimplementation; and their reuse."""
+"""Records of labelled sentences and their windows, compared with plain reimplementations."""
 
 import dataclasses
 
@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.tagging.features import SentenceEncoder, feature_stage, sequences_of
-from bert_tf.tasks.tagging.formats import Sentence, read_tagged
-from bert_tf.tasks.tagging.windows import WindowSettings
+from bert_tf.tasks.tagging.files import (
+    Sentence,
+    SentenceEncoder,
+    WindowSettings,
+    feature_stage,
+    read_tagged,
+    sequences_of,
+    windows_of_words,
+)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import VOCABULARY
@@ -153,16 +159,6 @@ def test_the_marked_words_of_all_sequences_are_the_sentence(
             assert "".join(f" {piece}" for piece in ids[1:-1]) in whole
 
 
-def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
-    options |= {"sentences_per_batch": 1, "sentences_per_worker": 1}
-
-    def made_by(workers):
-        return feature_stage(file, num_workers=workers, **options).build(tmp_path / str(workers))
-
-    assert made_by(1).digest == made_by(2).digest
-
-
 def test_records_are_made_again_for_other_labels(tmp_path, file, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
     directory = tmp_path / "out"
@@ -187,26 +183,88 @@ def test_only_records_without_overlap_are_those_of_earlier_versions(
     assert feature_stage(file, windows=WindowSettings(6), **options).find(directory) is None
 
 
-def test_lengths_without_room_for_a_word(file, tokenizer_files):
-    options = {"tokenizer_files": tokenizer_files, "labels": LABELS}
-    with pytest.raises(UserError, match=r"--max_seq_length=2 has no room for \[CLS\], a word and"):
-        feature_stage(file, windows=WindowSettings(2), **options)
+@st.composite
+def sentences_and_lengths(draw):
+    """The numbers of pieces of a sentence's words, and settings with room for each word."""
+    room = draw(st.integers(1, 20))
+    stride = draw(st.one_of(st.none(), st.integers(1, 25)))
+    longest = draw(st.integers(1, room))
+    words = st.lists(st.integers(1, longest), min_size=1, max_size=60)
+    return draw(words), WindowSettings(room + 2, stride)
 
 
-def test_unknown_words_are_said(tmp_path, tokenizer_files, capsys):
-    path = tmp_path / "train.txt"
-    path.write_text("anna A\nby O\n\n" * 40 + "영화가 A\n石 O\n\n" * 3)
-    found = read_tagged(path, flag="f", needs_labels=True)
-    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
-    feature_stage(found, **options).build(tmp_path / "out")
-    expected = "train.txt: 7.0% of the 86 tokens are unknown to the vocabulary ([UNK]), most often"
-    assert f"{expected} '영화가' (3), '石' (3)" in capsys.readouterr().out
+def contexts(num_pieces, window, word):
+    """The tokens to the left and to the right of a word in a window."""
+    inside = range(*window.words.indices(len(num_pieces)))
+    left = sum(num_pieces[n] for n in inside if n < word)
+    return left, sum(num_pieces[n] for n in inside if n > word)
 
 
-def test_words_that_are_mostly_unknown_are_refused(tmp_path, tokenizer_files):
-    path = tmp_path / "train.txt"
-    path.write_text("영화가 A\n石 O\n\n" * 30)
-    found = read_tagged(path, flag="f", needs_labels=True)
-    options = {"tokenizer_files": tokenizer_files, "windows": APART, "labels": LABELS}
-    with pytest.raises(UserError, match=r"train\.txt: 100\.0% of the 60 tokens are unknown"):
-        feature_stage(found, **options).build(tmp_path / "out")
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(sentences_and_lengths())
+def test_every_word_is_scored_once_where_it_has_the_most_context(given):
+    num_pieces, settings = given
+    windows = windows_of_words(num_pieces, settings)
+    scored = [range(len(num_pieces))[window.scored] for window in windows]
+    assert [word for words in scored for word in words] == list(range(len(num_pieces)))
+    for window, words in zip(windows, scored):
+        assert sum(num_pieces[window.words]) <= settings.room
+        assert words, "a window without a word to score would be computed for nothing"
+        for word in words:
+            having = [w for w in windows if w.words.start <= word < w.words.stop]
+            best = max(having, key=lambda w: min(contexts(num_pieces, w, word)))
+            assert window == best, "the first of those with the most context"
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(sentences_and_lengths())
+def test_context_on_both_sides_wherever_the_sentence_has_it(given):
+    """Half of what windows share, which is what they have room for beyond the stride.
+
+    Words of several pieces make windows shorter and later by less than such a word each.
+    """
+    num_pieces, settings = given
+    longest = max(num_pieces)
+    shared = settings.room - max(settings.stride, longest) - 2 * (longest - 1)
+    least = max(0, (shared - longest + 1) // 2)
+    for window in windows_of_words(num_pieces, settings):
+        for word in range(len(num_pieces))[window.scored]:
+            left, right = contexts(num_pieces, window, word)
+            assert left >= min(least, sum(num_pieces[:word]))
+            assert right >= min(least, sum(num_pieces[word + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("num_pieces", "stride", "expected"),
+    [
+        ([1] * 6, None, [((0, 6), (0, 6))]),
+        ([1] * 9, None, [((0, 6), (0, 5)), ((3, 9), (5, 9))]),
+        ([1] * 12, 3, [((0, 6), (0, 5)), ((3, 9), (5, 8)), ((6, 12), (8, 12))]),
+        ([1] * 9, 6, [((0, 6), (0, 6)), ((6, 9), (6, 9))]),
+        ([1] * 9, 100, [((0, 6), (0, 6)), ((6, 9), (6, 9))]),
+        # The second window starts at the word that begins at most three tokens later ...
+        ([1, 1, 2, 1, 1, 1], 3, [((0, 5), (0, 3)), ((2, 6), (3, 6))]),
+        # ... or so late that it has one more word.
+        ([1, 1, 1, 1, 1, 5], 2, [((0, 5), (0, 5)), ((4, 6), (5, 6))]),
+        ([6, 6], 1, [((0, 1), (0, 1)), ((1, 2), (1, 2))]),
+    ],
+)
+def test_windows_of_six_tokens(num_pieces, stride, expected):
+    found = windows_of_words(num_pieces, WindowSettings(8, stride))
+    assert [
+        ((w.words.start, w.words.stop), (w.scored.start, w.scored.stop)) for w in found
+    ] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "stride"), [((128,), 63), ((3,), 1), ((128, 40), 40), ((128, 500), 126)]
+)
+def test_the_stride_that_is_used(given, stride):
+    settings = WindowSettings(*given)
+    settings.validate()
+    assert settings.stride == stride
+
+
+def test_a_length_without_room_for_a_word():
+    with pytest.raises(UserError, match=r"--max_seq_length=2 has no room .* give at least 3\.$"):
+        WindowSettings(2).validate()

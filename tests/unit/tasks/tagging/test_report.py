@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.tagging.chunks import Entity, Match
-from bert_tf.tasks.tagging.formats import read_tagged
+from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.tasks.tagging.report import marked, write_report
 from tests.helpers.pages import tables_of
 

@@ -20,8 +20,8 @@ from bert_tf.tasks.classification.flags import (
 )
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.tagging import run as tagging
+from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
-from bert_tf.tasks.tagging.formats import read_tagged
 from bert_tf.tasks.tagging.run import Tagging, predicted_labels, scores
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -89,14 +89,10 @@ FILES = {
     "outside.txt": "Anna O\nlives O\n",
 }
 WRONG = {
-    "nothing to do": ([], "give --do_train, --do_eval, --do_predict or several"),
-    "no data": (["--do_eval", "--data_dir="], "--data_dir is required"),
-    "no directory": (["--do_eval", "--data_dir=nowhere"], "--data_dir=nowhere is not a directory"),
     "no test set": (
         ["--do_predict", "--data_dir=."],
         "--data_dir: . has no file test.txt or test.",
     ),
-    "no such file": (["--do_predict", "--predict_file=nowhere"], "--predict_file: nowhere does"),
     "no label": (
         ["--do_eval", "--eval_file={files}/unlabelled.txt"],
         "--eval_file: line 2 of {files}/unlabelled.txt has the word 'lives' without a label",
@@ -146,11 +142,6 @@ WRONG = {
     ),
     "no weights": (["--do_eval", "--init_checkpoint="], "contains no checkpoint; train first, or"),
     "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for [CLS], a"),
-    "length of the network": (
-        ["--do_train", "--max_seq_length=65"],
-        "max_position_embeddings=64",
-    ),
-    "prediction batch": (["--do_predict", "--predict_batch_size=0"], "must be at least 1"),
     "teacher without a head": (
         ["--do_train", "--teacher_checkpoint={start}"],
         "--teacher_checkpoint={start} has no tagging head, so it gives no soft targets; train it "
