@@ -18,10 +18,10 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_115,
+    "checkpoint": 3_032,
     "cli": 873,
-    "commands": 1_731,
-    "compat": 1_659,
+    "commands": 1_721,
+    "compat": 1_490,
     "config": 1_306,
     "diagnose": 881,
     "doctor": 588,
@@ -29,7 +29,7 @@ MOST_LINES = {
     "finetune": 1_700,
     "inference": 1_197,
     "input": 1_894,
-    "model": 2_690,
+    "model": 2_689,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
@@ -40,12 +40,12 @@ MOST_LINES = {
     "train": 3_775,
     "tuning": 546,
     "update": 2_828,
-    "util": 2_388,
+    "util": 2_374,
     "watch": 772,
 }
-MOST_FILES = 322
+MOST_FILES = 314
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (185, 30_592)}
+MOST_REACHED = {"run_pretraining.py": (181, 30_702)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
