@@ -459,7 +459,9 @@ def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
         else:
-            tf.logging.warning("No summary is written for %s: it is no number or array.", name)
+            tf.logging.warning(
+                "No summary is written for %s: it is neither a number nor an array.", name
+            )
     writer = tf.summary.FileWriterCache.get(directory)
     writer.add_summary(summary, step)
     if checkpoint:
