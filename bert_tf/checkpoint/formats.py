@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.checkpoint import names
-from bert_tf.checkpoint.arrays import ArrayFile, PytorchFile, SafetensorsFile, Shape
+from bert_tf.checkpoint.arrays import ArrayFile, Shape
+from bert_tf.checkpoint.pytorch_files import PytorchFile, SafetensorsFile
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import (
     SAFETENSORS_SUFFIX,

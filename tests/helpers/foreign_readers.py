@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from bert_tf.checkpoint.arrays import PytorchFile, SafetensorsFile
 from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.pytorch_files import PytorchFile, SafetensorsFile
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
