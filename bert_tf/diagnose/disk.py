@@ -53,7 +53,7 @@ class CheckpointSizes:
 
 def checkpoint_sizes(job: Job) -> CheckpointSizes:
     """The sizes of the checkpoints that a job writes until its last step."""
-    settings, start_step, last_step = job.settings, job.run.start.step, job.plan.steps.last_step
+    settings, start_step, last_step = job.settings, job.run.start.step, job.plan.last_step
     specs = job.task.specs()
     weights = FLOAT32_BYTES * num_weights([spec for spec in specs if spec.trainable])
     row, trained = optimizer_row(job.plan.requested.optimizer), job.plan.trained(specs)

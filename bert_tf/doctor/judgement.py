@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.findings import Findings
 from bert_tf.input.mixture import open_sources
 from bert_tf.records.info import RecordInfo
@@ -18,7 +17,7 @@ from bert_tf.tasks.pretraining.data import OpenRecords
 from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 from bert_tf.train.job import Job
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.train.plan import Plan
 
 LEAST_TOKENS_OF_AN_ENTRY = 20
 LEAST_OF_VOCABULARY = 0.5
@@ -193,44 +192,37 @@ def judge_updates(
 
     ``records`` are those of pre-training by their parts of the run; empty for fine-tuning.
     """
-    batch, steps, start = job.plan.batch, job.plan.steps, job.run.start
+    plan, batch, start = job.plan, job.plan.batch, job.run.start
     rates = PRETRAINING_RATES if records else _FINETUNING_RATES
-    judge_rate(findings, job.plan.requested, batch, steps, rates)
+    judge_rate(findings, plan, rates)
     findings.fine("batch", batch.arithmetic())
-    _judge_warmup(findings, steps, is_pretraining=bool(records))
+    _judge_warmup(findings, plan, is_pretraining=bool(records))
     if TRAINING in records:
-        _judge_length(findings, batch, steps, records[TRAINING], learns_masks=values.mlm)
-        _judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
-    if steps.divisor > 1:
+        _judge_length(findings, plan, records[TRAINING], learns_masks=values.mlm)
+        _judge_saving(findings, values.save_checkpoints_steps, plan.last_step)
+    if batch.divisor > 1:
         findings.hint(
             "length",
-            f"--num_train_steps={steps.requested_train_steps} counts the updates of one rank: "
-            f"{steps.divisor} ranks make {steps.num_train_steps:,} of them, "
-            f"{steps.num_warmup_steps:,} in the warm-up, with the same number of sequences "
+            f"--num_train_steps={plan.train_steps_on_one_rank} counts the updates of one rank: "
+            f"{batch.divisor} ranks make {plan.schedule.total_steps:,} of them, "
+            f"{plan.schedule.warmup_steps:,} in the warm-up, with the same number of sequences "
             "(--scale_steps_by_ranks=false makes all of them)",
         )
-    if start.checkpoint is not None and start.step >= steps.last_step:
+    if start.checkpoint is not None and start.step >= plan.last_step:
         findings.warn(
             "output directory",
             f"{start.checkpoint} is at step {start.step:,}, and the run ends at "
-            f"{steps.last_step:,}, so nothing is left to train; choose another --output_dir, or "
+            f"{plan.last_step:,}, so nothing is left to train; choose another --output_dir, or "
             "more steps",
         )
 
 
-def judge_rate(
-    findings: Findings,
-    optimization: OptimizationSettings,
-    batch: BatchPlan,
-    steps: StepPlan,
-    usual: dict[str, UsualRate],
-) -> None:
+def judge_rate(findings: Findings, plan: Plan, usual: dict[str, UsualRate]) -> None:
     """Compares the peak learning rate with published ones for the same optimizer."""
-    rate, published = steps.learning_rate, usual.get(optimization.optimizer)
+    rate, optimizer = plan.schedule.peak_rate, plan.requested.optimizer
+    batch, published = plan.batch, usual.get(optimizer)
     if published is None:
-        findings.fine(
-            "learning rate", f"{rate:g}; no published range is known for {optimization.optimizer}"
-        )
+        findings.fine("learning rate", f"{rate:g}; no published range is known for {optimizer}")
         return
     low, high = published.bounds(batch.global_batch_size)
     if low <= rate <= high:
@@ -239,22 +231,22 @@ def judge_rate(
     how, effect = ("above", "diverge") if rate > high else ("below", "learn hardly anything")
     findings.warn(
         "learning rate",
-        f"--learning_rate={rate:g} is {how} the usual range of {optimization.optimizer} for global "
+        f"--learning_rate={rate:g} is {how} the usual range of {optimizer} for global "
         f"batches of {batch.global_batch_size:,}, {low:.2g} to {high:.2g} ({published.source}); "
         f"the run may {effect}",
     )
 
 
-def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) -> None:
+def _judge_warmup(findings: Findings, plan: Plan, *, is_pretraining: bool) -> None:
     """Checks the fraction of updates that the warm-up takes."""
-    share = steps.num_warmup_steps / steps.num_train_steps
+    share = plan.schedule.warmup_steps / plan.schedule.total_steps
     if share > _MOST_WARMUP:
         findings.warn(
             "learning rate",
-            f"the warm-up takes {share:.0%} of all updates ({steps.num_warmup_steps:,} of "
-            f"{steps.num_train_steps:,}); usual is 1 to 10 %; lower --num_warmup_steps",
+            f"the warm-up takes {share:.0%} of all updates ({plan.schedule.warmup_steps:,} of "
+            f"{plan.schedule.total_steps:,}); usual is 1 to 10 %; lower --num_warmup_steps",
         )
-    elif not steps.num_warmup_steps and is_pretraining:
+    elif not plan.schedule.warmup_steps and is_pretraining:
         findings.warn(
             "learning rate",
             "there is no warm-up, without which pre-training often diverges; give "
@@ -263,15 +255,11 @@ def _judge_warmup(findings: Findings, steps: StepPlan, *, is_pretraining: bool) 
 
 
 def _judge_length(
-    findings: Findings,
-    batch: BatchPlan,
-    steps: StepPlan,
-    opened: OpenRecords,
-    *,
-    learns_masks: bool,
+    findings: Findings, plan: Plan, opened: OpenRecords, *, learns_masks: bool
 ) -> None:
     """Compares the number of sequences that the run consumes with the number of records."""
-    info, sequences = opened.info, batch.sequences(0, steps.last_position)
+    info, batch = opened.info, plan.batch
+    sequences = batch.sequences(0, plan.last_position)
     used = [("", sequences, info.num_records, batch.global_batch_size)]
     if opened.mixture is not None:
         used = [
@@ -283,7 +271,7 @@ def _judge_length(
         times = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
         findings.fine(
             "length",
-            f"{steps.last_position:,} updates consume {number:,} sequences{source}, {times} epochs "
+            f"{plan.last_position:,} updates consume {number:,} sequences{source}, {times} epochs "
             f"of {num_records:,} records",
         )
         if of_a_batch > num_records:

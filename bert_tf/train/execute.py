@@ -164,7 +164,7 @@ def execute(job: Job) -> Results | None:
     """
     run, settings = job.run, job.settings
     check_same_on_all_ranks(run.ranks, _compared_values(job))
-    trains = settings.do_train and run.start.step < job.plan.steps.last_step
+    trains = settings.do_train and run.start.step < job.plan.last_step
     run_ledger = None
     if settings.do_train:
         run_ledger = _announce(job)
@@ -181,11 +181,10 @@ def execute(job: Job) -> Results | None:
             take_over(run.start, settings.output_dir, global_batch_size=batch_size)
     if settings.do_train and not _is_finished(job, trainer):
         trainer.train()
-        steps = job.plan.steps
-        if steps.last_position < steps.num_train_steps:
+        last, total = job.plan.last_position, job.plan.schedule.total_steps
+        if last < total:
             run.message(
-                f"ended after {steps.last_position} of the schedule's "
-                f"{steps.num_train_steps} updates (--stop_after_steps)"
+                f"ended after {last} of the schedule's {total} updates (--stop_after_steps)"
             )
     results = trainer.evaluate_at_end() if settings.evaluation.do_eval else None
     if job.data.prediction is not None:
@@ -322,26 +321,24 @@ def report_resuming(job: Job) -> None:
 
 def report_changes(job: Job, run_ledger: Ledger) -> None:
     """Reports what has changed since the run's last start, in a line and in the ledger."""
-    from bert_tf.train.changes import changed_settings, learning_rate_jump
-
     run = job.run
     if run.start.record is None:
         return
-    changes = changed_settings(
+    changes = ledger.changed_settings(
         run.start.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
     )
     if changes:
         listed = ", ".join(f"{name} {change}" for name, change in changes.items())
         run.remark(f"changed since the run's last start: {listed}", part="output directory")
-    jump = learning_rate_jump(run.start.record, run_ledger, step=run.start.step)
-    if jump is not None and run.start.step < job.plan.steps.last_step:
+    jump = ledger.learning_rate_jump(run.start.record, run_ledger, step=run.start.step)
+    if jump is not None and run.start.step < job.plan.last_step:
         run.remark(jump, part="learning rate")
     if changes:
         run_ledger["changed"] = changes
 
 
 def _is_finished(job: Job, trainer: Trainer) -> bool:
-    run, total, start = job.run, job.plan.steps.last_step, job.run.start
+    run, total, start = job.run, job.plan.last_step, job.run.start
     if start.step >= total:
         end = f"beyond the last step ({total})" if start.step > total else "the last step"
         run.message(

@@ -170,5 +170,5 @@ class EvaluationHook(StepHook):
             self._evaluate()
 
     def after_update(self, session: tf.Session, fetched: Fetched, *, applied: bool) -> bool:
-        due = self.step % self._every_steps == 0 and self.step < self._job.plan.steps.last_step
+        due = self.step % self._every_steps == 0 and self.step < self._job.plan.last_step
         return applied and due and self._evaluate()

@@ -1,9 +1,15 @@
-"""The ledger: every number that determines a run, printed and saved before its first step."""
+"""The ledger: every number that determines a run, printed and saved before its first step.
+
+The ledger of a run that resumes is compared with that of its last start.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -16,14 +22,14 @@ from typing import Any
 import bert_tf
 from bert_tf.diagnose.disk import checkpoint_sizes
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME
+from bert_tf.model_directory.run_record import MODEL_RECORD_KEY, RUN_RECORD_NAME, RunRecord
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.train.job import Job
+from bert_tf.train.plan import Plan
 from bert_tf.train.start_point import StartPoint
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.optimizers import optimizer_row
-from bert_tf.update.schedules import Schedule
-from bert_tf.util.files import write_json
+from bert_tf.update.schedules import SCHEDULES, Schedule
+from bert_tf.util.files import finite_or_null, write_json
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
 
@@ -36,10 +42,10 @@ def training_ledger(job: Job) -> Ledger:
     Collective.
     """
     run, plan, requested = job.run, job.plan, job.plan.requested
-    batch, steps, start = plan.batch, plan.steps, run.start
-    stop = steps.stop_after_steps
+    batch, schedule, start = plan.batch, plan.schedule, run.start
+    stop = plan.stop_after_steps
     hosts = run.ranks.gather(socket.gethostname())
-    consumed = start.total(batch, steps.last_step)
+    consumed = start.total(batch, plan.last_step)
     num_records = job.data.entries["train_records"]
     further = {**job.model.ledger, **job.training.ledger_sections(run, plan)}
     return {
@@ -53,24 +59,24 @@ def training_ledger(job: Job) -> Ledger:
             "length_ramp": batch.lengths and str(batch.lengths),
         },
         "steps": {
-            "train_steps_on_one_rank": steps.requested_train_steps,
-            "warmup_steps_on_one_rank": steps.requested_warmup_steps,
+            "train_steps_on_one_rank": plan.train_steps_on_one_rank,
+            "warmup_steps_on_one_rank": plan.warmup_steps_on_one_rank,
             "scaled_by_ranks": batch.scaled_by_ranks,
-            "train_steps": steps.num_train_steps,
-            "warmup_steps": steps.num_warmup_steps,
+            "train_steps": schedule.total_steps,
+            "warmup_steps": schedule.warmup_steps,
             **({} if stop is None else {"stop_after_steps": stop}),
             "start_step": start.step,
-            "schedule_offset": steps.schedule_offset,
-            "last_step": steps.last_step,
+            "schedule_offset": batch.offset,
+            "last_step": plan.last_step,
         },
         "learning_rate": {
-            "requested": steps.requested_learning_rate,
+            "requested": requested.schedule.learning_rate,
             "scaling": requested.schedule.learning_rate_scaling,
-            **schedule_entries(plan.schedule),
+            **schedule_entries(schedule),
         },
         "consumption": {
             "sequences": consumed,
-            **_positions(batch, start, steps),
+            **_positions(plan, start),
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
@@ -83,11 +89,11 @@ def training_ledger(job: Job) -> Ledger:
     }
 
 
-def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
+def _positions(plan: Plan, start: StartPoint) -> dict[str, int]:
     """The number of positions of all sequences, if there is a length ramp."""
-    if batch.lengths is None:
+    if plan.batch.lengths is None:
         return {}
-    parts = start.parts(batch, steps.last_step)
+    parts = start.parts(plan.batch, plan.last_step)
     return {"positions": round(sum(number * length for number, length in parts if length))}
 
 
@@ -292,3 +298,106 @@ def git_commit() -> str | None:
         if done.returncode:
             return None
     return done.stdout.strip()
+
+
+# Ledger entries that are not settings: they differ between starts, or follow from other entries.
+_NOT_SETTINGS = {
+    ("batch", "arithmetic"),
+    ("checkpoints", "checkpoints"),
+    ("checkpoints", "gib_each"),
+    ("checkpoints", "gib_of_all_kept"),
+    ("checkpoints", "gib_of_best"),
+    ("optimizer", "slot_bytes_of_a_rank"),
+    ("precision", "because"),
+    ("ranks", "hosts"),
+    ("steps", "last_step"),
+    ("steps", "schedule_offset"),
+    ("steps", "start_step"),
+}
+_SECTION_WITHOUT_SETTINGS = re.compile(
+    r"changed|compute|consumption|source_\d+|speed"  # data.mixture has the fractions
+)
+# Settings that a ledger has only where they are in use.
+_WHERE_IN_USE = {"data": {"mixture": None}}
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SHOWN_DIGITS = 12
+
+
+def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
+    """Maps ``section.name`` to ``before -> after``, for settings that both ledgers know.
+
+    ``record`` is of the last start, ``ledger`` and the configuration ``model`` of this one.
+    """
+    before = {**record.ledger, "model": record.config.to_dict()}
+    changes = {}
+    for section, entries in {**ledger, "model": model}.items():
+        if _SECTION_WITHOUT_SETTINGS.fullmatch(section):
+            continue
+        in_use = _WHERE_IN_USE.get(section, {})
+        known = {**in_use, **before.get(section, {})}
+        for name, value in {**in_use, **entries}.items():
+            if (section, name) in _NOT_SETTINGS or name not in known:
+                continue
+            # As it would be read back.
+            old, new = known[name], json.loads(json.dumps(finite_or_null(value)))
+            if old != new:
+                changes[f"{section}.{name}"] = f"{_show(old)} -> {_show(new)}"
+    return changes
+
+
+def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str | None:
+    """A sentence if the learning rate at ``step`` differs from the last start's, else None.
+
+    Differences of up to one step of either schedule are ignored: they come from rounding steps when
+    the number of ranks changes.
+    """
+    now = RunRecord(record.path, {"ledger": ledger})
+    before, after = _rates(record, step), _rates(now, step)
+    if before is None or after is None:
+        return None
+    one_step = max(abs(rates[1] - rates[0]) for rates in (before, after))
+    old, new = before[0], after[0]
+    if abs(new - old) <= one_step + 1e-6 * max(old, new):
+        return None
+    return f"the learning rate jumps at step {step}: {old:.3g} -> {new:.3g}"
+
+
+def _rates(record: RunRecord, step: int) -> tuple[float, float] | None:
+    """The learning rates of the update after ``step`` updates, and of the next one.
+
+    None if the schedule is unknown to this version.
+    """
+    fact = functools.partial(record.fact, "learning_rate")
+    name = fact("schedule", str)
+    if name not in SCHEDULES:
+        return None
+    of_rate = record.ledger["learning_rate"]
+    options = {}
+    for keyword, option in SCHEDULES[name].options.items():
+        kinds = (str,) if option.value_type is str else (float, int)
+        # Records of earlier versions lack options that had only one value then.
+        is_missing = keyword not in of_rate and option.default is not None
+        value = option.default if is_missing else fact(keyword, *kinds)
+        if option.choices and value not in option.choices:
+            return None
+        options[keyword] = value
+    begins_again = of_rate.get("rewarm_at_step") is not None
+    schedule = Schedule(
+        name,
+        peak_rate=fact("peak", float, int),
+        total_steps=record.fact("steps", "train_steps", int),
+        warmup_steps=record.fact("steps", "warmup_steps", int),
+        end_rate=fact("end", float, int),
+        options=options,
+        rewarm_at_step=fact("rewarm_at_step", int) if begins_again else None,
+        rewarm_steps=fact("rewarm_steps", int) if begins_again else 0,
+    )
+    position = step + record.fact("steps", "schedule_offset", int)
+    return float(schedule.rate(position)), float(schedule.rate(position + 1))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return value[:_SHOWN_DIGITS]
+    return show_value(value)

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.config.ramps import Ramp, RampSettings
-from bert_tf.config.schedules import check_lengths
+from bert_tf.config.schedules import ScheduleSettings, check_lengths
 from bert_tf.config.settings import BatchSettings, OptimizationSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW, StartPoint
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.optimizers import optimizer_row
 from bert_tf.update.schedules import Schedule, schedule_row
 from bert_tf.util.errors import UserError
@@ -26,20 +26,35 @@ class Plan:
 
     Attributes:
       batch: how the sequences of an update are divided, and how batches grow.
-      steps: where training ends.
-      schedule: the learning rate.
+      schedule: the learning rate, the updates that it is for and those of its warm-up. A run that
+        resumed with a different global batch is at position global_step + ``batch.offset`` in it.
       requested: what the user requested; the optimizer and its options are used as they are.
+      train_steps_on_one_rank, warmup_steps_on_one_rank: the updates before they are scaled by the
+        number of ranks.
+      stop_after_steps: the position in the schedule at which the run ends; None for its end.
     """
 
     batch: BatchPlan
-    steps: StepPlan
     schedule: Schedule
     requested: OptimizationSettings
+    train_steps_on_one_rank: int
+    warmup_steps_on_one_rank: int
+    stop_after_steps: int | None = None
+
+    @property
+    def last_position(self) -> int:
+        """The position in the schedule after the last update."""
+        return self.schedule.total_steps if self.stop_after_steps is None else self.stop_after_steps
+
+    @property
+    def last_step(self) -> int:
+        """global_step after the last update."""
+        return self.last_position - self.batch.offset
 
     @property
     def length_flag(self) -> str:
         """The flag that prolongs training, for messages."""
-        if self.steps.stop_after_steps is not None:
+        if self.stop_after_steps is not None:
             return "--stop_after_steps"
         return "--num_train_epochs" if self.requested.steps.counts_epochs else "--num_train_steps"
 
@@ -84,20 +99,14 @@ def resolve(
     stop = requested.steps.stop_after_steps if trains else None
     if trains:
         _check_fit(requested, batch, total, warmup)
-    rate, divisor, ranks = requested.schedule.learning_rate, batch.divisor, batch.world_size
-    factor = {"none": 1.0, "linear": float(ranks), "sqrt": math.sqrt(ranks)}
-    steps = StepPlan(
-        requested_train_steps=total,
-        requested_warmup_steps=warmup,
-        num_train_steps=math.ceil(total / divisor),
-        num_warmup_steps=math.ceil(warmup / divisor),
-        requested_learning_rate=rate,
-        learning_rate=rate * factor[requested.schedule.learning_rate_scaling],
-        schedule_offset=batch.offset,
-        divisor=divisor,
-        stop_after_steps=None if stop is None else math.ceil(stop / divisor),
+    return Plan(
+        batch,
+        _schedule(requested.schedule, batch, total, warmup),
+        requested,
+        train_steps_on_one_rank=total,
+        warmup_steps_on_one_rank=warmup,
+        stop_after_steps=None if stop is None else math.ceil(stop / batch.divisor),
     )
-    return Plan(batch, steps, schedule_of(requested, steps), requested)
 
 
 def _scales_steps(run: Run, requested: OptimizationSettings) -> bool:
@@ -267,20 +276,21 @@ def _quotient(total: int, divisor: int, world_size: int, divisor_name: str) -> i
     return quotient
 
 
-def schedule_of(requested: OptimizationSettings, steps: StepPlan) -> Schedule:
-    """The learning rate schedule, from settings that :func:`resolve` has checked."""
-    asked, options = requested.schedule, requested.schedule.all_options()
+def _schedule(asked: ScheduleSettings, batch: BatchPlan, total: int, warmup: int) -> Schedule:
+    """The schedule of a run with so many updates of one rank, rounded up for several."""
+    options, ranks, divisor = asked.all_options(), batch.world_size, batch.divisor
     for name, option in schedule_row(asked.name).options.items():
         if option.counts_steps:
-            options[name] /= steps.divisor
+            options[name] /= divisor
+    factor = {"none": 1.0, "linear": float(ranks), "sqrt": math.sqrt(ranks)}
     at, rewarmup = asked.rewarm_at_step, asked.num_rewarm_steps
     return Schedule(
         asked.name,
-        peak_rate=steps.learning_rate,
-        total_steps=steps.num_train_steps,
-        warmup_steps=steps.num_warmup_steps,
+        peak_rate=asked.learning_rate * factor[asked.learning_rate_scaling],
+        total_steps=math.ceil(total / divisor),
+        warmup_steps=math.ceil(warmup / divisor),
         end_rate=asked.end_learning_rate,
         options=options,
-        rewarm_at_step=None if at is None else math.ceil(at / steps.divisor),
-        rewarm_steps=0 if rewarmup is None else math.ceil(rewarmup / steps.divisor),
+        rewarm_at_step=None if at is None else math.ceil(at / divisor),
+        rewarm_steps=0 if rewarmup is None else math.ceil(rewarmup / divisor),
     )

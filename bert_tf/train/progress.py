@@ -169,7 +169,7 @@ class ProgressHook(StepHook):
             return
         self._sums += np.array(fetched["sums"])
         is_due = self.step % settings.log.display_loss_steps == 0
-        if is_due or self.step == plan.steps.last_step:
+        if is_due or self.step == plan.last_step:
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
             if log is not None:
                 self._report(log, reduced, fetched)
@@ -195,7 +195,7 @@ class ProgressHook(StepHook):
             figures["global_batch"] = fetched["num_sequences"]
         if (length := batch.length_at(position)) is not None:
             figures["sequence_length"] = length
-        total_steps = self._job.plan.steps.last_step
+        total_steps = self._job.plan.last_step
         details = dict(losses)
         if (peak := peak_gpu_bytes(self._job.arithmetic.session.gpu)) is not None:
             details["peak_gpu_memory_bytes"] = peak

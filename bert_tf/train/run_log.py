@@ -158,7 +158,11 @@ class RunLog:
         self._add_summaries(step, figures, prefix="eval/")
         self._add_dllog_line(step, figures)
         # Results of SQuAD 2.0 have one metric under two names, one from each official script.
-        printed = (f"{name} {_show_exactly(v)}" for name, v in figures.items() if name != "exact")
+        printed = (
+            f"{name} {value if isinstance(value, int) else f'{value:.4f}'}"
+            for name, value in figures.items()
+            if name != "exact"
+        )
         of = f"of {of}" if of else f"at step {step}"
         self.message(f"evaluation {of}: {'  '.join(printed)}{note}")
 
@@ -258,10 +262,6 @@ def _rounded(value: Any) -> Any:
 
 def _line(record: Mapping[str, object]) -> str:
     return json.dumps(finite_or_null(record), allow_nan=False) + "\n"
-
-
-def _show_exactly(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def _show(value: float) -> str:

@@ -60,7 +60,7 @@ class Trainer:
                 loop.train(
                     job.train_input,
                     functools.partial(self._build_training, stop),
-                    last_step=job.plan.steps.last_step,
+                    last_step=job.plan.last_step,
                     checkpoint_dir=str(job.settings.output_dir) if self._reads_weights else None,
                     seed=job.settings.seed,
                     config=session_config(job.arithmetic.session),
@@ -285,7 +285,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     run, plan, arithmetic = job.run, job.plan, job.arithmetic
     requested = plan.requested
     step = tf.train.get_or_create_global_step().read_value()
-    learning_rate = plan.schedule.rate(step + plan.steps.schedule_offset)
+    learning_rate = plan.schedule.rate(step + plan.batch.offset)
     return build_train_op(
         network,
         features,
@@ -293,7 +293,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         optimizer=_optimizer(
             plan,
             learning_rate,
-            progress=(step + plan.steps.schedule_offset) / plan.steps.num_train_steps
+            progress=(step + plan.batch.offset) / plan.schedule.total_steps
             if requested.trained_from
             else 0.0,
             kernels=arithmetic.kernels,

@@ -1,4 +1,4 @@
-"""The batches and steps of a run, as ``train.plan`` resolves them before any graph is built.
+"""The batches of a run, as ``train.plan`` resolves them before any graph is built.
 
 Terms: a *micro batch* is the set of sequences in one forward and backward pass on one rank, and
 *accumulation steps* is the number of micro batches in one update on one rank, so that
@@ -121,39 +121,3 @@ class BatchPlan:
             f"{self.micro_batch_size} (micro batch) x {self.accumulation_steps} (accumulation "
             f"steps) x {self.world_size} (ranks) = {self.global_batch_size}"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class StepPlan:
-    """Updates and learning rate before and after scaling by the number of ranks.
-
-    Attributes:
-      requested_train_steps, requested_warmup_steps: before scaling, for one rank.
-      num_train_steps, num_warmup_steps: after scaling, for all ranks.
-      requested_learning_rate, learning_rate: the peak, before and after scaling.
-      schedule_offset: added to global_step to get the position in the schedule; nonzero in a run
-        that resumed with a different global batch size.
-      divisor: how many single-rank steps correspond to one step of all ranks.
-      stop_after_steps: the schedule step, after scaling, at which the run ends; None for the end
-        of the schedule.
-    """
-
-    requested_train_steps: int
-    requested_warmup_steps: int
-    num_train_steps: int
-    num_warmup_steps: int
-    requested_learning_rate: float
-    learning_rate: float
-    schedule_offset: int = 0
-    divisor: int = 1
-    stop_after_steps: int | None = None
-
-    @property
-    def last_position(self) -> int:
-        """The position in the schedule after the last update."""
-        return self.num_train_steps if self.stop_after_steps is None else self.stop_after_steps
-
-    @property
-    def last_step(self) -> int:
-        """global_step after the last update."""
-        return self.last_position - self.schedule_offset

@@ -9,7 +9,7 @@ from bert_tf.ranks.single import PlannedRanks, SingleProcess
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.ledger import training_ledger
-from bert_tf.train.plan import Plan, resolve, schedule_of
+from bert_tf.train.plan import resolve
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW
 from bert_tf.tuning.arithmetic import Arithmetic, SessionSettings
@@ -59,27 +59,18 @@ def resolve_on(requested, world_size, record_count=1, *, scaled=False, trains=Tr
     return resolve(run, requested, record_count)
 
 
-def step_plan(num_train_steps=100, num_warmup_steps=0, learning_rate=1e-3):
-    """Steps of a single rank."""
-    requested = optimization_settings(
-        num_train_steps=num_train_steps,
-        num_warmup_steps=num_warmup_steps,
-        learning_rate=learning_rate,
+def steps_of(num_train_steps, *, num_warmup_steps=0):
+    """The plan of so many updates of a single rank."""
+    return resolve_on(
+        optimization_settings(num_train_steps=num_train_steps, num_warmup_steps=num_warmup_steps), 1
     )
-    return resolve_on(requested, 1).steps
-
-
-def batch_and_steps(optimization, world_size=1, *, records=1, **how):
-    """The batches and steps of a new run."""
-    plan = resolve_on(optimization, world_size, records, **how)
-    return plan.batch, plan.steps
 
 
 def plan_of(optimization, *, batch=None, steps=None):
     """A plan for one process, by default of 100 steps and batches of two sequences."""
-    steps = steps or step_plan()
-    schedule = schedule_of(optimization, steps)
-    return Plan(batch or BatchPlan(2, 1, world_size=1), steps, schedule, optimization)
+    plan = steps or steps_of(100)
+    batch = batch or BatchPlan(2, 1, world_size=1)
+    return dataclasses.replace(plan, batch=batch, requested=optimization)
 
 
 def ledger_of(optimization, *, ranks, start=NEW, records=100, **changes):

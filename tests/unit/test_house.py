@@ -18,34 +18,34 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_032,
+    "checkpoint": 3_116,
     "cli": 873,
-    "commands": 1_721,
-    "compat": 1_490,
+    "commands": 1_639,
+    "compat": 1_659,
     "config": 1_306,
     "diagnose": 881,
-    "doctor": 588,
+    "doctor": 576,
     "durable": 1_277,
-    "finetune": 1_700,
-    "inference": 1_197,
-    "input": 1_894,
-    "model": 2_689,
+    "finetune": 1_691,
+    "inference": 756,
+    "input": 1_892,
+    "model": 2_690,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
     "records": 2_466,
-    "serving": 568,
-    "tasks": 14_463,
-    "text": 2_725,
-    "train": 3_775,
+    "serving": 1_214,
+    "tasks": 13_612,
+    "text": 2_787,
+    "train": 3_771,
     "tuning": 546,
-    "update": 2_828,
-    "util": 2_374,
+    "update": 2_792,
+    "util": 2_352,
     "watch": 772,
 }
-MOST_FILES = 314
+MOST_FILES = 308
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (181, 30_702)}
+MOST_REACHED = {"run_pretraining.py": (183, 30_491)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -15,12 +15,11 @@ from bert_tf.model.precision import policy_for
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
-from bert_tf.train.plan import schedule_of
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.schedules import polynomial
 from tests.helpers import jobs
-from tests.helpers.jobs import batch_and_steps, begun, job_of
+from tests.helpers.jobs import begun, job_of, resolve_on
 from tests.helpers.programs import ROOT
 from tests.helpers.settings import with_values
 
@@ -293,8 +292,7 @@ def test_deepspeeds_schedule_and_coefficients(name, decay_rate, parsed):
     published = PUBLISHED[name]
     assert optimization.optimizer_options["min_trust_ratio"] == 0.08
     assert optimization.optimizer_options["max_trust_ratio"] == 0.5
-    _, steps = batch_and_steps(optimization, 16)
-    schedule = schedule_of(optimization, steps)
+    schedule = resolve_on(optimization, 16).schedule
     # warmup_linear_decay_exp of bing_bert's optimization.py; its first update has rate 0.
     for step in (0, 100, published.warmup - 1, published.warmup, published.updates - 1):
         theirs = (step + 1) / published.warmup

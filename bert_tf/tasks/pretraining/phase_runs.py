@@ -255,7 +255,7 @@ def _first_step(
 def _entry(phase: Phase, job: Job, earlier: PhaseEntry | None, begins_at: int) -> PhaseEntry:
     command, training = phase.settings.run.command, job.data.training
     assert isinstance(training, TrainingBatches), "a phase trains"
-    batch, last_step = job.plan.batch, job.plan.steps.last_step
+    batch, last_step = job.plan.batch, job.plan.last_step
     updates = last_step - begins_at
     if updates < 1:
         raise UserError(

@@ -8,9 +8,8 @@ from absl import flags
 from bert_tf.cli.training_flags import runtime_settings
 from bert_tf.compat.deepspeed import Conversion, convert, read_command
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
-from bert_tf.train.plan import schedule_of
 from bert_tf.util.errors import UserError
-from tests.helpers.jobs import batch_and_steps
+from tests.helpers.jobs import resolve_on
 from tests.helpers.programs import run
 
 
@@ -94,22 +93,21 @@ def parsed(file, tmp_path):
 
 
 def plans(values, world_size):
-    optimization = pretraining_optimization(values)
-    return optimization, *batch_and_steps(optimization, world_size)
+    plan = resolve_on(pretraining_optimization(values), world_size)
+    return plan.batch, plan.schedule
 
 
 def test_the_first_phase(tmp_path):
     file = converted(FIRST)
     values = parsed(file, tmp_path)
-    optimization, batch, steps = plans(values, 64)
+    batch, schedule = plans(values, 64)
     assert (batch.micro_batch_size, batch.accumulation_steps) == (64, 16)
     assert batch.global_batch_size == 65_536
-    assert (steps.num_train_steps, steps.num_warmup_steps) == (7_500, 450)
+    assert (schedule.total_steps, schedule.warmup_steps) == (7_500, 450)
     assert (values.max_seq_length, values.hidden_size, values.precision) == (128, 1024, "fp16")
     assert values.output_dir == "/x/out/saved_models/lamb_64k_seq128"
     assert (values.min_trust_ratio, values.max_trust_ratio, values.clip_norm) == (0.01, 0.3, 1)
     # update_learning_rate of deepspeed_train.py: the rate, times its share, plus the offset.
-    schedule = schedule_of(optimization, steps)
     assert schedule.rate(450) == pytest.approx(11e-3 + 1e-3)
     assert schedule.rate(700) == pytest.approx(11e-3 * 0.9 + 1e-3)
     assert schedule.rate(224) == pytest.approx(12e-3 * 0.25), "the warm-up begins at 0 here"
@@ -117,9 +115,9 @@ def test_the_first_phase(tmp_path):
 
 def test_the_second_phase_begins_from_the_first(tmp_path):
     values = parsed(converted(SECOND, deepspeed(batch=32_768, micro=16)), tmp_path)
-    _, batch, steps = plans(values, 16)
-    assert (batch.accumulation_steps, steps.num_warmup_steps) == (128, 150)
-    assert steps.learning_rate == 2e-3
+    batch, schedule = plans(values, 16)
+    assert (batch.accumulation_steps, schedule.warmup_steps) == (128, 150)
+    assert schedule.peak_rate == 2e-3
     assert values.init_checkpoint == "/x/out/saved_models/lamb_64k_seq128"
     assert (values.max_seq_length, values.max_predictions_per_seq) == (512, 80)
 
@@ -147,7 +145,7 @@ def test_a_curriculum_of_lengths(tmp_path, kind, schedule, lengths):
     config = deepspeed(curriculum_learning=curriculum(kind, schedule))
     file = converted(FIRST, config)
     assert "curriculum" not in "".join(file.notes)
-    _, batch, _ = plans(parsed(file, tmp_path), 64)
+    batch, _ = plans(parsed(file, tmp_path), 64)
     assert {position: batch.length_at(position) for position in lengths} == lengths
 
 
@@ -172,9 +170,9 @@ def test_16k_as_published(tmp_path):
     words = "--max_seq_length=128 --max_steps 24430"
     file = converted(words, deepspeed(batch=16_384), model)
     values = parsed(file, tmp_path)
-    _, batch, steps = plans(values, 16)
+    batch, schedule = plans(values, 16)
     assert batch.accumulation_steps == 16
-    assert steps.num_warmup_steps == 3_740
+    assert schedule.warmup_steps == 3_740
     assert "warm-up 0.02 x 187000 = 3740 updates" in file.text()
     stops = values.stop_after_steps if "stop_after_steps" in values else values.num_train_steps
     assert stops == 24_430
@@ -194,8 +192,8 @@ def test_adam_with_layer_drop_and_zero(tmp_path):
     words = "--max_seq_length 128 --progressive_layer_drop"
     file = converted(words, config, bing_bert(0.02, 1e-3, 200_000))
     values = parsed(file, tmp_path)
-    _, batch, steps = plans(values, 64)
-    assert (batch.accumulation_steps, steps.num_warmup_steps) == (4, 4_000)
+    batch, schedule = plans(values, 64)
+    assert (batch.accumulation_steps, schedule.warmup_steps) == (4, 4_000)
     assert (values.optimizer_type, values.adam_beta1, values.adam_beta2) == ("adam", 0.8, 0.99)
     assert not values.adam_bias_correction
     assert values.init_loss_scale == 65_536

@@ -9,7 +9,7 @@ import pytest
 from bert_tf.diagnose.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.start_point import StartPoint
-from tests.helpers.jobs import begun, job_of, step_plan
+from tests.helpers.jobs import begun, job_of, steps_of
 from tests.helpers.settings import with_values
 from tests.helpers.tiny_pretraining import pretraining_settings
 
@@ -23,7 +23,7 @@ SPECS = [VariableSpec("w", (10, 100)), VariableSpec("teacher/w", (70,), trainabl
 def job_from(settings, start, last):
     task = types.SimpleNamespace(specs=lambda: SPECS)
     run = begun(settings=settings, start=StartPoint("model.ckpt", start, start, 0))
-    return job_of(task, run=run, steps=step_plan(last))
+    return job_of(task, run=run, steps=steps_of(last))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.judgement import PRETRAINING_RATES, judge_rate
 from bert_tf.util.console import Grade, remark, say, warn
 from bert_tf.util.errors import UserError
-from tests.helpers.jobs import batch_and_steps
+from tests.helpers.jobs import resolve_on
 from tests.helpers.programs import run
 from tests.helpers.settings import optimization_settings
 
@@ -140,7 +140,7 @@ def grade_of_rate(rate, batch, optimizer="adam"):
         scale_steps_by_ranks=False,
     )
     findings = Findings()
-    judge_rate(findings, optimization, *batch_and_steps(optimization), PRETRAINING_RATES)
+    judge_rate(findings, resolve_on(optimization, 1), PRETRAINING_RATES)
     return findings.worst
 
 

@@ -66,16 +66,16 @@ def step_plan(steps=100, warmup=10, rate=1e-3, ranks=4, scale=True, scaling="non
         learning_rate=rate,
         learning_rate_scaling=scaling,
     )
-    return resolve_on(requested, ranks, scaled=scale).steps
+    return resolve_on(requested, ranks, scaled=scale)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 256))
 def test_scaled_steps_consume_at_least_the_same_data(steps, ranks, micro):
     plan = step_plan(steps=steps, warmup=steps // 2, ranks=ranks)
     one_rank_sequences = steps * micro
-    sequences = plan.num_train_steps * micro * ranks
+    sequences = plan.schedule.total_steps * micro * ranks
     assert one_rank_sequences <= sequences < one_rank_sequences + micro * ranks
-    assert 0 <= plan.num_warmup_steps <= plan.num_train_steps
+    assert 0 <= plan.schedule.warmup_steps <= plan.schedule.total_steps
 
 
 @given(SMALL, SMALL, st.integers(1, 32), st.integers(20, 10_000))
@@ -87,15 +87,15 @@ def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps)
     )
 
     def plan(world_size, start=NEW):
-        return resolve_on(requested, world_size, start=start).steps
+        return resolve_on(requested, world_size, start=start)
 
-    done = plan(ranks).num_train_steps // 2
+    done = plan(ranks).schedule.total_steps // 2
     consumed = done * ranks * micro
     batch = others * micro
     rest = plan(others, StartPoint("model.ckpt", done, done, consumed))
     total = consumed + max(0, rest.last_step - done) * batch
     assert abs(total - steps * micro) <= batch * 1.5 + ranks * micro
-    place = (done + rest.schedule_offset) * batch
+    place = (done + rest.batch.offset) * batch
     assert abs(place - consumed) <= batch / 2
     if others == ranks:
         assert rest == plan(ranks)
@@ -103,14 +103,14 @@ def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps)
 
 def test_steps_are_not_scaled_if_requested():
     plan = step_plan(scale=False)
-    assert (plan.num_train_steps, plan.num_warmup_steps) == (100, 10)
+    assert (plan.schedule.total_steps, plan.schedule.warmup_steps) == (100, 10)
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
 def test_learning_rate_scaling(scaling, factor):
     plan = step_plan(scaling=scaling)
-    assert plan.learning_rate == pytest.approx(1e-3 * factor)
-    assert plan.requested_learning_rate == 1e-3
+    assert plan.schedule.peak_rate == pytest.approx(1e-3 * factor)
+    assert plan.requested.schedule.learning_rate == 1e-3
 
 
 def test_messages_name_the_flag_of_the_micro_batch():

@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
-from bert_tf.train.changes import changed_settings, learning_rate_jump
+from bert_tf.train.ledger import changed_settings, learning_rate_jump
 from bert_tf.util.errors import UserError
 
 MODEL = BertConfig(vocab_size=5).with_explicit_gelu().to_dict()

@@ -12,7 +12,7 @@ from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from tests.helpers.fake_update import FakeUpdate, fake_update, training
 from tests.helpers.files import no_room
-from tests.helpers.jobs import begun, job_of, step_plan
+from tests.helpers.jobs import begun, job_of, steps_of
 from tests.helpers.settings import run_settings
 
 update = pytest.fixture(fake_update)
@@ -100,7 +100,7 @@ def evaluated_job(*, steps, at_start):
         Path("out"), do_train=True, do_eval=True, save_checkpoints_steps=1, eval_every_steps=2
     )
     evaluation = SimpleNamespace(at_start=at_start)
-    return job_of(None, run=begun(settings=settings), steps=step_plan(steps), evaluation=evaluation)
+    return job_of(None, run=begun(settings=settings), steps=steps_of(steps), evaluation=evaluation)
 
 
 def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):

@@ -20,13 +20,12 @@ from bert_tf.model.variables import VariableSpec
 from bert_tf.native import library
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.train import trainer
-from bert_tf.train.plan import schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.util.errors import UserError
 from tests.helpers import momentum_optimizer
-from tests.helpers.jobs import batch_and_steps, begun, job_of, step_plan
+from tests.helpers.jobs import begun, job_of, resolve_on
 from tests.helpers.native_ops import requires_native_ops
 from tests.helpers.settings import optimization_settings, runtime_settings, with_values
 from tests.helpers.tensors import variables_of
@@ -63,11 +62,7 @@ def what_is_built(monkeypatch):
             options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
             against_native_ops=against_native_ops,
             scales_loss=in_half,
-            steps=step_plan(
-                settings.steps.num_train_steps,
-                settings.steps.num_warmup_steps,
-                settings.schedule.learning_rate,
-            ),
+            steps=resolve_on(settings, 1),
             optimization=settings,
         )
         trainer.build_update(job, None, {})
@@ -209,8 +204,7 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
     )
     for scaled, expected in ((False, (101, 2, 50, 9, 10)), (True, (26, 1, 13, 3, 2.5))):
         settings = with_values(settings, scale_steps_by_ranks=scaled)
-        _, steps = batch_and_steps(settings, 4)
-        found = schedule_of(settings, steps)
+        found = resolve_on(settings, 4).schedule
         assert expected == (
             found.total_steps,
             found.warmup_steps,
@@ -223,9 +217,9 @@ def test_all_steps_of_a_schedule_are_those_of_one_rank():
 def test_only_a_run_that_trains_needs_room_for_its_schedule():
     settings = optimization("--lr_schedule=one_cycle", "--num_train_steps=3")
     settings = with_values(settings, scale_steps_by_ranks=False)
-    batch_and_steps(settings, trains=False)
+    resolve_on(settings, 1, trains=False)
     with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
-        batch_and_steps(settings)
+        resolve_on(settings, 1)
     # Settings from Python have not been through flags.
     with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
         with_values(settings, schedule_options={"cycle_start": 2.0})

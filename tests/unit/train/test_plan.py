@@ -12,12 +12,12 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.ranks.single import SingleProcess
 from bert_tf.train import ledger
-from bert_tf.train.changes import changed_settings
+from bert_tf.train.ledger import changed_settings
 from bert_tf.train.plan import resolve
 from bert_tf.train.start_point import StartPoint
 from bert_tf.util.errors import UserError
 from tests.helpers import jobs
-from tests.helpers.jobs import batch_and_steps, begun
+from tests.helpers.jobs import begun, resolve_on
 from tests.helpers.settings import optimization_settings, run_settings, with_values
 
 
@@ -43,10 +43,11 @@ def ramped(*, batch="4:0,8:10,16:20", length="16:0,32:15", scaled=False, **chang
 
 @pytest.mark.parametrize(("scaled", "joins"), [(False, (10, 20)), (True, (5, 10))])
 def test_updates_are_those_of_one_rank(scaled, joins):
-    batch, steps = batch_and_steps(ramped(scaled=scaled), 2)
+    plan = resolve_on(ramped(scaled=scaled), 2)
+    batch = plan.batch
     assert batch.sizes == Ramp((4, 8, 16), joins)
     assert batch.lengths == Ramp((16, 32), (8 if scaled else 15,))
-    assert (batch.accumulation_steps, steps.num_train_steps) == (4, 20 if scaled else 40)
+    assert (batch.accumulation_steps, plan.schedule.total_steps) == (4, 20 if scaled else 40)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +71,17 @@ def test_updates_are_those_of_one_rank(scaled, joins):
 )
 def test_what_does_not_fit(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        batch_and_steps(ramped(**changes))
+        resolve_on(ramped(**changes), 1)
 
 
 def test_rounding_up_does_not_make_a_ramp_too_long():
     settings = ramped(scaled=True, batch="8:0,16:5", num_train_steps=8, length="16:0,32:1")
-    batch, steps = batch_and_steps(settings, 4)
-    assert batch.sizes.joins == (steps.num_train_steps,)
+    plan = resolve_on(settings, 4)
+    assert plan.batch.sizes.joins == (plan.schedule.total_steps,)
 
 
 def test_a_run_that_does_not_train_needs_no_room_for_ramps():
-    batch_and_steps(ramped(num_train_steps=1), trains=False)
+    resolve_on(ramped(num_train_steps=1), 1, trains=False)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -93,10 +94,10 @@ def test_epochs_are_consumed_in_growing_updates(scaled, world_size):
         num_train_epochs=3.0,
         warmup_proportion=0.5,
     )
-    batch, steps = batch_and_steps(settings, world_size, records=100)
-    consumed = batch.sequences(0, steps.num_train_steps)
+    plan = resolve_on(settings, world_size, 100)
+    schedule, consumed = plan.schedule, plan.batch.sequences(0, plan.schedule.total_steps)
     assert 300 <= consumed < 300 + 16
-    assert steps.num_warmup_steps == pytest.approx(steps.num_train_steps / 2, abs=1)
+    assert schedule.warmup_steps == pytest.approx(schedule.total_steps / 2, abs=1)
 
 
 def started(**changes):
@@ -106,7 +107,7 @@ def started(**changes):
 def test_a_run_resumed_on_other_ranks_continues_its_ramp():
     """On one rank up to the second stage, then on two, whose ramp has half as many updates."""
     settings = ramped(scaled=True)
-    batch, _ = batch_and_steps(settings)
+    batch = resolve_on(settings, 1).batch
     done = 14
     consumed = batch.sequences(0, done)
     assert consumed == 10 * 4 + 4 * 8
@@ -115,21 +116,21 @@ def test_a_run_resumed_on_other_ranks_continues_its_ramp():
         run = started(ranks=Ranks(2, rank), start=StartPoint("model.ckpt-14", done, done, consumed))
         plan = resolve(run, settings, 1)
         # On two ranks, 5 x 4 + 5 x 8 = 60 and 1 x 16 more are nearest to 72 sequences: 11 updates.
-        assert plan.steps.schedule_offset == plan.batch.offset == 11 - done
+        assert plan.batch.offset == 11 - done
         assert [plan.batch.global_batch_at(done + n) for n in range(3)] == [16, 16, 16]
         assert plan.batch.length_at(done) == 32
         part = run.batch_slice(plan.batch)
         found.append(batch_indices(done, part, num_records=50, seed=1))
     whole = sequence_indices(consumed, 16, num_records=50, seed=1)
     np.testing.assert_array_equal(np.concatenate(found), whole)
-    end = run.start.total(plan.batch, plan.steps.last_step)
+    end = run.start.total(plan.batch, plan.last_step)
     assert end == consumed + (20 - 11) * 16
 
 
 def test_a_changed_ramp_continues_where_the_data_stopped():
     run = started(start=StartPoint("model.ckpt-6", 5, 6, 99))
     plan = resolve(run, ramped(batch="8:0,16:7"), 1)
-    assert (plan.steps.schedule_offset, plan.batch.offset) == (0, 0)
+    assert plan.batch.offset == 0
     part = run.batch_slice(plan.batch)
     found = [batch_indices(n, part, num_records=500, seed=1) for n in (6, 7)]
     assert [len(indices) for indices in found] == [8, 16]

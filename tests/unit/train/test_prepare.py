@@ -47,10 +47,9 @@ def test_a_plan_counts_the_records_that_were_made(tmp_path):
         num_train_steps=None, num_warmup_steps=None, num_train_epochs=3.0, warmup_proportion=0.5
     )
     job = prepared(task, tmp_path)
-    batch, steps = job.plan.batch, job.plan.steps
-    assert steps.num_train_steps * batch.global_batch_size == 3 * 12
-    assert steps.num_warmup_steps == steps.num_train_steps // 2
-    assert job.plan.schedule.total_steps == steps.num_train_steps
+    batch, schedule = job.plan.batch, job.plan.schedule
+    assert schedule.total_steps * batch.global_batch_size == 3 * 12
+    assert schedule.warmup_steps == schedule.total_steps // 2
     assert task.made == [job.arithmetic]
 
 

@@ -21,7 +21,7 @@ from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
 from tests.helpers.fake_update import FakeUpdate, fake_update, training
-from tests.helpers.jobs import begun, job_of, step_plan
+from tests.helpers.jobs import begun, job_of, steps_of
 from tests.helpers.settings import run_settings
 
 update = pytest.fixture(fake_update)
@@ -61,7 +61,7 @@ def progress(update, log, *, skipped=0, has_loss_scale=False, **changes):
     job = job_of(
         None,
         run=begun(settings=settings, log=log, start=StartPoint(None, 0, skipped, 0)),
-        steps=step_plan(given("total_steps", 5)),
+        steps=steps_of(given("total_steps", 5)),
         batch=given("batch", BatchPlan(8, 1, world_size=1)),
         scales_loss=has_loss_scale,
     )

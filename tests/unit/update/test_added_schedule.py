@@ -7,11 +7,10 @@ from absl import flags as absl_flags
 from bert_tf.cli import training_flags as flags
 from bert_tf.cli.settings_flags import Definer
 from bert_tf.train.ledger import schedule_entries
-from bert_tf.train.plan import schedule_of
 from bert_tf.update.schedules import SCHEDULES, ScheduleRow
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Interval, Option
-from tests.helpers.jobs import batch_and_steps
+from tests.helpers.jobs import resolve_on
 
 
 def staircase(step, *, peak_rate, total_steps, warmup_steps, end_rate, stair_steps, stair_factor):
@@ -55,8 +54,7 @@ STAIRCASE = ("--lr_schedule=staircase", "--lr_stair_factor=0.25")
 def test_its_options_arrive_in_the_schedule_and_in_the_ledger():
     found = settings(*STAIRCASE, "--scale_steps_by_ranks")
     assert found.schedule.all_options() == {"stair_steps": 4, "stair_factor": 0.25}
-    _, steps = batch_and_steps(found, 2)
-    schedule = schedule_of(found, steps)
+    schedule = resolve_on(found, 2).schedule
     np.testing.assert_array_equal(schedule.rate(np.arange(5)), [1, 1, 0.25, 0.25, 0.0625])
     entries = schedule_entries(schedule)
     assert (entries["stair_steps"], entries["stair_factor"]) == (2, 0.25)

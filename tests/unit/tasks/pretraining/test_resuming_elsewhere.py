@@ -8,11 +8,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.tasks.pretraining import run as pretraining
-from bert_tf.train.plan import schedule_of
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of
-from tests.helpers.jobs import batch_and_steps
+from tests.helpers.jobs import resolve_on
 from tests.helpers.settings import with_values
 from tests.helpers.tensors import assert_same_variables, variables_of
 from tests.helpers.tiny_pretraining import CONFIG, pretraining_settings, refuse
@@ -187,8 +186,7 @@ def test_a_run_and_its_second_phase_follow_their_schedule(tmp_path, capfd):
     assert "steps.train_steps 6 -> 11" in said
     assert "learning_rate.rewarm_at_step None -> 6" in said
     found = rates(settings.run.output_dir)
-    _, steps = batch_and_steps(both, 1)
-    expected = schedule_of(both, steps).rate(np.arange(11))
+    expected = resolve_on(both, 1).schedule.rate(np.arange(11))
     assert found == pytest.approx(expected.tolist(), rel=1e-5)
     # From the end of the first phase up to the peak again.
     peak = first.schedule.learning_rate

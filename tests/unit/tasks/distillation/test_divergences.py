@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from bert_tf.model.losses import ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.tasks.distillation.losses import (
+from bert_tf.tasks.distillation.task import (
     attention_distances,
     divergence_from_all,
     divergence_from_most_probable,

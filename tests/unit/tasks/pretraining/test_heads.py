@@ -14,7 +14,12 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
 from bert_tf.util.errors import UserError
 from tests.helpers import rounding
-from tests.helpers.forward_passes import pretraining_outputs, pretraining_specs
+from tests.helpers.forward_passes import (
+    pretraining_outputs,
+    pretraining_specs,
+    sums_of,
+    sums_of_heads,
+)
 from tests.helpers.tensors import set_variables
 from tests.helpers.torch_networks import (
     random_values,
@@ -23,7 +28,6 @@ from tests.helpers.torch_networks import (
     torch_inputs,
     torch_network,
 )
-from tests.unit.tasks.pretraining.sums import sums_of, sums_of_heads
 
 TOLERANCE = 1e-5
 # Of two ways to compute the same: some 32 products, forwards and backwards, of sums of 64 terms.
