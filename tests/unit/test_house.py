@@ -18,10 +18,10 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_124,
+    "checkpoint": 3_051,
     "cli": 873,
-    "commands": 1_646,
-    "compat": 1_659,
+    "commands": 1_636,
+    "compat": 1_492,
     "config": 1_306,
     "diagnose": 881,
     "doctor": 576,
@@ -29,7 +29,7 @@ MOST_LINES = {
     "finetune": 1_691,
     "inference": 740,
     "input": 1_892,
-    "model": 2_690,
+    "model": 2_689,
     "model_directory": 991,
     "native": 227,
     "ranks": 1_136,
@@ -40,12 +40,12 @@ MOST_LINES = {
     "train": 3_933,
     "tuning": 546,
     "update": 2_792,
-    "util": 2_352,
+    "util": 2_338,
     "watch": 772,
 }
-MOST_FILES = 303
+MOST_FILES = 296
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (183, 30_491)}
+MOST_REACHED = {"run_pretraining.py": (180, 30_612)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
