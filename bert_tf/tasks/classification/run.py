@@ -46,7 +46,7 @@ from bert_tf.tasks.classification.answers import (
     write_predictions,
     write_probabilities,
 )
-from bert_tf.tasks.classification.features import check_length, feature_stage
+from bert_tf.tasks.classification.features import feature_stage
 from bert_tf.tasks.classification.flags import (
     BALANCED,
     ClassificationSettings,
@@ -161,15 +161,6 @@ class TextClassification(SequenceTask):
     @functools.cached_property
     def _unit(self) -> float:
         return rating_unit(self.files[TRAIN]) if TRAIN in self.files else 1.0
-
-    def fitted(self, run: Run, max_seq_length: int) -> TextClassification:
-        """With room for the texts."""
-        check_length(self.task.name, len(self.task.sentences), max_seq_length)
-        return super().fitted(run, max_seq_length)
-
-    def most_records(self) -> int:
-        """One for each row; windows of long texts count as one."""
-        return len(self.files[TRAIN].rows)
 
     def network(self, config: BertConfig) -> ClassificationTask:
         """A head that starts from the best constant answer to the training file."""
