@@ -1,9 +1,9 @@
 """The checkpoints in a run's directory: finds the latest one and cleans up after a kill.
 
-``model.ckpt-STEP.meta`` is written first (``meta_graph.py``). Then TensorFlow writes ``.data-*``
-and ``.index`` under temporary names, renames them in this order, records the checkpoint in the file
-``checkpoint`` and deletes checkpoints that the file no longer lists. A process may be killed
-between any two of these steps.
+``model.ckpt-STEP.meta`` is written first. Then TensorFlow writes ``.data-*`` and ``.index`` under
+temporary names, renames them in this order, records the checkpoint in the file ``checkpoint`` and
+deletes checkpoints that the file no longer lists. A process may be killed between any two of these
+steps.
 """
 
 from __future__ import annotations

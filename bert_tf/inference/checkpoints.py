@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.tensorflow_file import is_complete, resolve_checkpoint
@@ -37,14 +36,11 @@ def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
 
     Raises UserError if there is none.
     """
-    if not every_one:
-        weights = find_pytorch_weights(path)
-        if weights is not None:
-            return [_checkpoint(weights, _weights_files(weights))]
-        prefix = Path(resolve_checkpoint(path))
-        return [_checkpoint(prefix, _tensorflow_files(prefix))]
-    prefixes = run_checkpoints(path, flag="init_checkpoint")
-    return [_checkpoint(prefix, _tensorflow_files(prefix)) for prefix in prefixes]
+    if every_one:
+        paths = run_checkpoints(path, flag="init_checkpoint")
+    else:
+        paths = [find_pytorch_weights(path) or Path(resolve_checkpoint(path))]
+    return [Checkpoint(p, p.name, step_in_name(p), _digest(p)) for p in paths]
 
 
 def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
@@ -59,27 +55,19 @@ def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
     return sorted(complete, key=lambda prefix: (step_in_name(prefix) or 0, prefix.name))
 
 
-def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:
-    digest = digest_of("".join(map(digest_of_file, files)).encode())
-    return Checkpoint(path, path.name, step_in_name(path), digest)
-
-
 def step_in_name(path: Path) -> int | None:
     """The step in the name of a checkpoint; None if it has none."""
     step = _STEP.search(path.name)
     return int(step[1]) if step else None
 
 
-def _tensorflow_files(prefix: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in prefix.parent.iterdir()
-        if re.fullmatch(re.escape(prefix.name) + r"\.(index|data-\d{5}-of-\d{5})", file.name)
-    )
-
-
-def _weights_files(weights: Path) -> list[Path]:
-    if not weights.name.endswith(SHARD_INDEX_SUFFIXES):
-        return [weights]
-    named = read_json_object(weights, what="index of weights").get("weight_map", {})
-    return [weights, *(weights.with_name(name) for name in sorted(set(named.values())))]
+def _digest(path: Path) -> str:
+    """A digest of the files of a TensorFlow checkpoint, or of weights and all their shards."""
+    names = re.compile(re.escape(path.name) + r"\.(index|data-\d{5}-of-\d{5})")
+    files = sorted(file for file in path.parent.iterdir() if names.fullmatch(file.name))
+    if not files:
+        files = [path]
+    if path.name.endswith(SHARD_INDEX_SUFFIXES):
+        named = read_json_object(path, what="index of weights").get("weight_map", {})
+        files += [path.with_name(name) for name in sorted(set(named.values()))]
+    return digest_of("".join(map(digest_of_file, files)).encode())
