@@ -211,8 +211,9 @@ class TextClassification(SequenceTask):
             )
             of_model = Answers(classes, answers)
         for part in file.parts:
-            of_part = scores(file.task, of_model.of(part.rows), labels[part.rows])
-            results.update({part.named(name): value for name, value in of_part.items()})
+            of_part = Answers(of_model.classes, answers[part.rows])
+            named = scores(file.task, of_part, labels[part.rows]).items()
+            results.update({part.named(name): value for name, value in named})
         if len(set(of_model.classes.thresholds)) == 1:
             results["eval_threshold"] = of_model.classes.thresholds[0]
         write_report(output_dir, file, of_model, results)
