@@ -108,7 +108,7 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
     start_tensorflow()
     from bert_tf.inference.predictor import Predictor
     from bert_tf.inference.settings import chosen_options
-    from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
+    from bert_tf.tasks.scoring.run import LOSSES, ScoringTask
 
     options, _ = chosen_options(job.network, precision=settings["precision"])
     predictor = Predictor(

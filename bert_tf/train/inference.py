@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bert_tf.checkpoint.directory import Checkpoint, find_checkpoints
 from bert_tf.durable.resumable import ArrayParts, Identity, resumable_map
-from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.inference.settings import InferenceSettings
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.ranks.agreement import check_same_on_all_ranks

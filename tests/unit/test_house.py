@@ -18,7 +18,7 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_051,
+    "checkpoint": 3_118,
     "cli": 873,
     "commands": 1_636,
     "compat": 1_492,
@@ -27,7 +27,7 @@ MOST_LINES = {
     "doctor": 576,
     "durable": 1_277,
     "finetune": 1_691,
-    "inference": 740,
+    "inference": 667,
     "input": 1_892,
     "model": 2_689,
     "model_directory": 991,
@@ -35,7 +35,7 @@ MOST_LINES = {
     "ranks": 1_136,
     "records": 2_466,
     "serving": 1_200,
-    "tasks": 13_305,
+    "tasks": 13_295,
     "text": 2_813,
     "train": 3_933,
     "tuning": 546,
@@ -43,9 +43,9 @@ MOST_LINES = {
     "util": 2_338,
     "watch": 772,
 }
-MOST_FILES = 296
+MOST_FILES = 294
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (180, 30_612)}
+MOST_REACHED = {"run_pretraining.py": (180, 30_679)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import Checkpoint
 from bert_tf.durable.manifest import describe_vocabulary, require_listed_files
 from bert_tf.durable.resumable import PART_NAMES, earlier_identity, settle_identity
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
-from bert_tf.inference.checkpoints import Checkpoint
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.model.bert import bert_specs
+from bert_tf.model.chosen_positions import output_at_positions
+from bert_tf.model.config import BertConfig
+from bert_tf.model.encoder_task import PredictingTask
+from bert_tf.model.heads import MASKED_LM_HEAD, masked_lm_scores, masked_lm_specs
+from bert_tf.model.losses import score_losses
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
@@ -42,7 +52,6 @@ from bert_tf.tasks.scoring.sequences import (
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
-from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
 from bert_tf.tasks.scoring.work import Batch, Work
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
@@ -55,6 +64,7 @@ from bert_tf.util.pictures import can_draw
 
 DIRECTORY = "scores"
 RESULT_NAME = "result.json"
+LOSSES = "losses"  # the name of the predictions
 
 _WHAT = "evaluation"
 
@@ -197,6 +207,50 @@ def _work(settings: ScoringSettings, model: CompleteModel, sequences: Sequences)
         seed=settings.run.seed,
         begins_word=begins_word,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringTask(PredictingTask):
+    """Losses of the masked language model at chosen positions of sequences without padding.
+
+    Features are ``input_ids`` and ``segment_ids`` [B, S], where chosen tokens are hidden, and
+    ``masked_lm_positions`` and ``masked_lm_ids`` [B, P], the tokens to score; all are integers.
+
+    Computes only what these losses need: the last layer and the head run at the chosen positions
+    only and, with native layers, logits are never materialised.
+    """
+
+    config: BertConfig
+
+    heads: ClassVar = (MASKED_LM_HEAD,)
+    inputs: ClassVar = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
+
+    def specs(self) -> list[VariableSpec]:
+        """The variables of BERT without its pooler, and of the head."""
+        return [*bert_specs(self.config, pooler=False), *masked_lm_specs(self.config)]
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> tf.Tensor:
+        """The losses (nats), [B, P] float32."""
+        positions = features["masked_lm_positions"]
+        sequences = {**features, "input_mask": tf.ones_like(features["input_ids"])}
+        hidden = output_at_positions(variables, self.config, sequences, positions, options)
+        everywhere = tf.broadcast_to(tf.range(tf.shape(positions)[1]), tf.shape(positions))
+        scores = masked_lm_scores(
+            hidden, everywhere, variables, config=self.config, policy=options.policy
+        )
+        labels = tf.reshape(features["masked_lm_ids"], [-1])
+        with tf.name_scope("cls/predictions/loss"):
+            losses, _ = score_losses(scores, labels, options=options)
+        return tf.reshape(losses, tf.shape(positions))
+
+    def predictions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``losses`` [B, P] float32."""
+        del features, options
+        return {LOSSES: outputs}
 
 
 @dataclasses.dataclass(frozen=True)

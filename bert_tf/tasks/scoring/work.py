@@ -44,7 +44,7 @@ class BatchInputs(NamedTuple):
     """The network's input, and which of its losses count.
 
     Attributes:
-      features: the inputs of ``tasks.scoring.task.ScoringTask``.
+      features: the inputs of ``tasks.scoring.run.ScoringTask``.
       is_scored: bool [B, P], False where a copy has fewer positions.
     """
 
