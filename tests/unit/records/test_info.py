@@ -114,18 +114,13 @@ def test_no_records_are_refused(record_maker, tmp_path):
         inspect_records([])
 
 
-def test_a_file_of_another_size_than_in_its_manifest_is_refused(record_maker, tmp_path):
+@pytest.mark.parametrize("other", ["size", "count"])
+def test_a_file_that_its_manifest_does_not_describe_is_refused(record_maker, tmp_path, other):
     path = record_maker.write(tmp_path / "a.tfrecord", 4)
-    record_maker.write_manifest(tmp_path)
-    record_maker.write(path, 3)
-    with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
-        inspect_records([path])
-
-
-def test_a_file_of_another_count_than_in_its_manifest_is_refused(record_maker, tmp_path):
-    path = record_maker.write(tmp_path / "a.tfrecord", 4)
-    entry = describe_file(path, count=5)
-    record_maker.write_manifest(tmp_path, outputs=(entry,))
+    entries = {"outputs": (describe_file(path, count=5),)} if other == "count" else {}
+    record_maker.write_manifest(tmp_path, **entries)
+    if other == "size":
+        record_maker.write(path, 3)
     with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
         inspect_records([path])
 
@@ -139,19 +134,17 @@ def test_records_of_something_else_are_refused(tmp_path):
             inspect_records([path])
 
 
-def test_mixed_forms_are_refused(record_maker, tmp_path):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"masked": False}, r"a\.tfrecord contains records with stored masks, but .*b\."),
+        ({"seq_length": 16}, r"a\.tfrecord have max_seq_length 12, but .*b\..* 16"),
+    ],
+)
+def test_mixed_layouts_are_refused(record_maker, tmp_path, other, said):
     first = record_maker.write(tmp_path / "a.tfrecord", 4)
-    second = record_maker.write(tmp_path / "b.tfrecord", 4, masked=False)
-    with pytest.raises(
-        UserError, match=r"a\.tfrecord contains records with stored masks, but .*b\."
-    ):
-        inspect_records([first, second])
-
-
-def test_mixed_lengths_are_refused(record_maker, tmp_path):
-    first = record_maker.write(tmp_path / "a" / "a.tfrecord", 4)
-    second = record_maker.write(tmp_path / "b" / "b.tfrecord", 4, seq_length=16)
-    with pytest.raises(UserError, match=r"a\.tfrecord have .*max_seq_length 12, but .*b\..* 16"):
+    second = record_maker.write(tmp_path / "b.tfrecord", 4, **other)
+    with pytest.raises(UserError, match=said):
         inspect_records([first, second])
 
 
