@@ -29,6 +29,7 @@ _TASKS = {
     "ForQuestionAnswering": "question-answering",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
+    "ForMultipleChoice": "multiple-choice",
     "ForMaskedLM": "fill-mask",
     "ForPreTraining": "fill-mask",
     "ForNextSentencePrediction": None,

@@ -24,7 +24,7 @@ from bert_tf.config.declared import settings_of_model, with_settings_of_model
 from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
 from bert_tf.inference.unknown_hint import with_unknown_hint
-from bert_tf.tasks.question_answering.answerer import Answerer, FoundAnswer, kept_windows
+from bert_tf.tasks.question_answering.answers import Answerer, FoundAnswer, kept_windows
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say

@@ -118,7 +118,7 @@ SCRIPTS = {
     "squad": Script(
         "run_squad.py",
         "question_answering",
-        "flags:squad",
+        "settings:squad",
         "Fine-tunes BERT on SQuAD v1.1 or v2.0, answers questions and scores the answers.",
     ),
     "classifier": Script(

@@ -71,8 +71,7 @@ def _conclude(
     if results is None or not task.metrics:
         return
     if begun.ranks.is_chief:
-        before = repeats.by_seed if repeats else {}
-        task.conclude(job, {**before, begun.settings.seed: results})
+        task.conclude(job, results)
     if repeats is not None:
         repeats.add(task, begun, results)
 

@@ -156,10 +156,10 @@ class SequenceTask(abc.ABC):
         path = self.files[PREDICT].path
         yield f"the predictions of {path} are in {output_dir / self.predictions_name}"
 
-    def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
-        """Reports an executed job on rank 0; ``by_seed`` are the results of each seed so far."""
+    def conclude(self, job: Job, results: Results) -> None:
+        """Reports an executed job and its results on rank 0."""
         # Imported here so that a run without an evaluation does not load it.
         from bert_tf.finetune.report import REPORT_NAME
 
-        del by_seed
+        del results
         job.run.message(f"the report is {job.settings.output_dir / REPORT_NAME}")

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import bert_output
 from bert_tf.model.sums import Sums
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.tasks.question_answering.task import span_head
+from bert_tf.tasks.question_answering.task import SpanTask
 
 
 def pretraining_specs(config, **heads):
@@ -48,5 +48,4 @@ def sums_of_heads(variables, config, features, options, **heads) -> HeadSums:
 
 def span_logits(variables, config, features, options):
     """The scores of starts and ends of answers."""
-    encoded = bert_output(variables, config, features, options).sequence_output
-    return span_head(encoded, variables, options)
+    return SpanTask(config).outputs(variables, features, options)

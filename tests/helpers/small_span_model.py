@@ -11,7 +11,7 @@ from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import VariableSpec, create_variables
 from bert_tf.model_directory.writing import write_model_files
-from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask, squad_specs
+from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 _WORDS = "who wrote the book where did she live in a town by sea anna it 1843 ? . , ##s ##ed"
@@ -48,7 +48,7 @@ TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived 
 
 def write_model(directory: Path, *, span_head: bool = True, config: BertConfig = CONFIG) -> Path:
     """Makes ``directory`` a model directory with weights drawn at random."""
-    specs = [s for s in squad_specs(config) if span_head or not s.name.startswith(SQUAD_SCOPE)]
+    specs = [s for s in SpanTask(config).specs() if span_head or not s.name.startswith(SQUAD_SCOPE)]
     return write_weights(directory, specs, config)
 
 

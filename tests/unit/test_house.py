@@ -18,34 +18,34 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_115,
+    "checkpoint": 3_116,
     "cli": 873,
-    "commands": 1_731,
+    "commands": 1_639,
     "compat": 1_659,
     "config": 1_306,
     "diagnose": 881,
     "doctor": 576,
     "durable": 1_277,
-    "finetune": 1_700,
-    "inference": 1_197,
+    "finetune": 1_719,
+    "inference": 756,
     "input": 1_892,
     "model": 2_690,
     "model_directory": 985,
     "native": 227,
     "ranks": 1_136,
     "records": 2_466,
-    "serving": 568,
-    "tasks": 14_435,
+    "serving": 1_214,
+    "tasks": 13_665,
     "text": 2_725,
     "train": 3_771,
     "tuning": 546,
     "update": 2_792,
-    "util": 2_388,
+    "util": 2_352,
     "watch": 772,
 }
-MOST_FILES = 320
+MOST_FILES = 307
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (183, 30_522)}
+MOST_REACHED = {"run_pretraining.py": (183, 30_521)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -15,8 +15,8 @@ from bert_tf.tasks.pretraining.flags import (
     pretraining_settings,
 )
 from bert_tf.tasks.pretraining.run import run as run_pretraining
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
 from bert_tf.tasks.question_answering.run import run as run_squad
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.tasks.replaced_tokens.objective import define_electra_flags, electra_settings
 from bert_tf.tasks.scoring.flags import define_evaluation_flags, evaluation_settings
 from bert_tf.tasks.scoring.run import run as run_evaluation

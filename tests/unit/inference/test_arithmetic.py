@@ -9,13 +9,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import predictor
 from bert_tf.inference.arithmetic import chosen_options, prediction_options
-from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model_directory.complete import find_model
 from bert_tf.native import library
-from bert_tf.tasks.question_answering.export import ExportableSpans
+from bert_tf.serving.export import export_saved_model
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import trained_model
 from bert_tf.tuning import arithmetic
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.util.errors import UserError
@@ -81,8 +82,10 @@ def test_kernels_are_cast_once(parts):
 
 
 def test_an_export_has_no_native_operations(parts, tmp_path):
-    exportable = ExportableSpans(parts)
-    exported = export_saved_model(parts, exportable, tmp_path / "squad", precision="bf16")
+    trained = trained_model(parts)
+    exported = export_saved_model(
+        trained, ExportSettings(), tmp_path / "squad", precision="bf16"
+    ).path
     saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
     [meta_graph] = saved.meta_graphs
     assert not any(op.startswith("BertTf") for op in operations(meta_graph.graph_def))

@@ -61,7 +61,7 @@ def evaluation(vocabulary, golds, **settings):
         tune_threshold=False,
         run=run_settings(Path(), command=CommandLine({}, defaulted={"null_score_diff_threshold"})),
     )
-    squad = SquadFile(Path("squad.json"), tuple(examples), ())
+    squad = SquadFile(Path("squad.json"), tuple(examples))
     return FileEvaluation(
         QuestionAnswering(given, {"predict": squad}),
         "predict",

@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 from bert_tf.finetune.run import open_run
 from bert_tf.tasks.question_answering import run as squad_task
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.train.run import begin
 from bert_tf.util.errors import UserError
 from tests.helpers.files import content_of

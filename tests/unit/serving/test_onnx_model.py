@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_tf.inference import onnx_export
-from bert_tf.inference.onnx_export import TOLERANCE, export_onnx
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving import export as exporting
+from bert_tf.serving.export import TOLERANCE, export_onnx
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.small_span_model import CONFIG, write_model
 from tests.helpers.small_task_models import CLASSES, WORD_LABELS, WRITERS, write_classifier
@@ -23,8 +23,7 @@ TEXTS = ["who wrote the book ?", "anna", "where did she live in a town by sea ?"
 
 
 def export(directory, export_dir, **options):
-    found = open_trained(directory)
-    return export_onnx(found.model, exportable_of(found, ExportSettings()), export_dir, **options)
+    return export_onnx(open_trained(directory), ExportSettings(), export_dir, **options)
 
 
 def session_of(exported):
@@ -84,7 +83,7 @@ def takes_any_shape(session):
 def test_a_classifier(tmp_path, kind):
     directory = write_classifier(tmp_path / "model", kind)
     exported = export(directory, tmp_path / "onnx")
-    assert 0 < exported.difference < TOLERANCE
+    assert 0 < exported.onnx_difference < TOLERANCE
     session = session_of(exported)
     assert takes_any_shape(session)
     expected = load_model(directory).predict(TEXTS)
@@ -109,7 +108,7 @@ def test_a_classifier(tmp_path, kind):
 )
 def test_models_of_other_tasks(tmp_path, task):
     exported = export(WRITERS[task](tmp_path / "model"), tmp_path / "onnx")
-    assert exported.difference < TOLERANCE
+    assert exported.onnx_difference < TOLERANCE
     session = session_of(exported)
     assert takes_any_shape(session)
     if task == "tagging":
@@ -124,8 +123,8 @@ def test_int8(tmp_path):
     directory = write_model(tmp_path / "model", span_head=False, config=config)
     plain, small = (export(directory, tmp_path / "onnx", int8=int8) for int8 in (False, True))
     assert (plain.path.name, small.path.name) == ("1", "2")
-    assert plain.difference < TOLERANCE
-    assert small.difference > 1e-4
+    assert plain.onnx_difference < TOLERANCE
+    assert small.onnx_difference > 1e-4
     assert all(takes_any_shape(session_of(one)) for one in (plain, small))
     kinds = weights_of(small)
     assert kinds["INT8"] > 5 * kinds["FLOAT"]
@@ -138,7 +137,7 @@ def test_int8(tmp_path):
 
 
 def test_another_result_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(exporting, "TOLERANCE", 1e-12)
     with pytest.raises(UserError, match="onnxruntime's outputs differ from the network's by"):
         export(write_classifier(tmp_path / "model"), tmp_path / "onnx")
     assert not list((tmp_path / "onnx").iterdir())
@@ -152,14 +151,14 @@ def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(np.nan, np.nan), (1.0, np.nan), (1.0, -np.inf)])
-def test_numbers_that_are_not_finite_are_never_equal(wanted, found):
+def test_numbers_that_are_not_finite_are_never_equal(monkeypatch, wanted, found):
     class Session:
         def __init__(self, *_, **__): ...
 
         def run(self, *_):
             return [np.array([1.0, found], np.float32)]
 
-    packages = SimpleNamespace(onnxruntime=SimpleNamespace(InferenceSession=Session))
-    batch = onnx_export._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=Session))
+    batch = exporting._Batch({}, {"logits": np.array([1.0, wanted], np.float32)})
     with pytest.raises(UserError, match="are NaN or infinite, so they cannot be compared"):
-        onnx_export._difference(packages, Path("model.onnx"), [batch])
+        exporting._difference(Path("model.onnx"), [batch])

@@ -1,6 +1,5 @@
-"""A SavedModel gives the same answers as the model in memory."""
+"""A span model's SavedModel gives the same answers as the model in memory."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -8,12 +7,16 @@ import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.inference import graph_tokenizer
-from bert_tf.inference.export import export_saved_model
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.complete import find_model
-from bert_tf.tasks.question_answering.export import ExportableSpans
-from bert_tf.tasks.question_answering.features import sequence_arrays
-from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
+from bert_tf.serving.export import export_saved_model
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import trained_model
+from bert_tf.tasks.question_answering.windows import (
+    WindowSettings,
+    question_windows,
+    sequence_arrays,
+)
 from bert_tf.util.errors import UserError
 from tests.helpers.files import no_room
 from tests.helpers.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
@@ -31,9 +34,9 @@ LOWEST = np.finfo(np.float32).min
 WINDOWS = WindowSettings(max_seq_length=24, max_query_length=6)
 
 
-def export_squad(parts, export_dir, *, num_candidates=20, windows=WINDOWS, **options):
-    exportable = ExportableSpans(parts, num_candidates=num_candidates, windows=windows)
-    return export_saved_model(parts, exportable, export_dir, **options)
+def export_squad(parts, export_dir, length=None, *, text_signature=False, **options):
+    settings = ExportSettings(length, text_signature, 5, WINDOWS.max_query_length)
+    return export_saved_model(trained_model(parts), settings, export_dir, **options).path
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def parts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
-    return export_squad(parts, tmp_path_factory.mktemp("export") / "squad", num_candidates=5)
+    return export_squad(parts, tmp_path_factory.mktemp("export") / "squad")
 
 
 @pytest.fixture(scope="module")
@@ -84,23 +87,6 @@ def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
         np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.slow
-def test_segments_of_a_network_without_token_types_only_mark_the_context(tmp_path):
-    config = dataclasses.replace(CONFIG, type_vocab_size=0)
-    parts = find_model(write_model(tmp_path / "model", config=config))
-    live = predictor_of(parts, num_candidates=5, native_ops=False)
-    loaded = tf2.saved_model.load(str(export_squad(parts, tmp_path / "squad", num_candidates=5)))
-    features = make_features(3, 17)
-    found = call(loaded.signatures["serving_default"], features)
-    for name, expected in live.run(features).items():
-        expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
-        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
-    features["segment_ids"] = np.zeros_like(features["segment_ids"])
-    without = call(loaded.signatures["serving_default"], features)
-    np.testing.assert_array_equal(without["start_logits"], found["start_logits"])
-    assert without["top_start_logits"].max() == LOWEST
-
-
 def test_places_without_a_candidate_are_finite(signatures):
     features = make_features(1, 6)  # no more than six positions in the context
     found = call(signatures["serving_default"], features)
@@ -118,14 +104,9 @@ def test_unique_ids_are_returned(signatures):
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_too_long_a_sequence_is_refused(signatures):
-    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 64 tokens"):
-        call(signatures["serving_default"], make_features(1, 65))
-
-
 @pytest.mark.slow
 def test_half_precision_products(parts, live, tmp_path):
-    target = export_squad(parts, tmp_path, precision="bf16", max_seq_length=20)
+    target = export_squad(parts, tmp_path, 20, precision="bf16")
     loaded = tf2.saved_model.load(str(target))
     features = make_features(4, 20)
     found = call(loaded.signatures["serving_default"], features)["start_logits"]
@@ -143,41 +124,16 @@ def test_clients_find_vocabulary_and_configuration(exported, parts):
     assert BertConfig.from_json_file(extra / "bert_config.json") == CONFIG.with_explicit_gelu()
 
 
-def test_versions_follow_each_other(parts, exported):
-    assert exported.name == "1"
-    (exported.parent / "9").mkdir()
-    (exported.parent / "notes").mkdir()
-    assert export_squad(parts, exported.parent).name == "10"
-    assert export_squad(parts, exported.parent, version=9).name == "9"
-    names = {path.name for path in exported.parent.iterdir()}
-    assert names == {"1", "9", "10", "notes"}
-
-
-def test_a_version_is_never_overwritten(parts, exported):
-    before = {path: path.stat().st_mtime_ns for path in exported.rglob("*")}
-    with pytest.raises(UserError, match=r"--version=1: .*/1 already exists"):
-        export_squad(parts, exported.parent, version=1)
-    assert {path: path.stat().st_mtime_ns for path in exported.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"version": 0}, "--version=0"),
-        ({"max_seq_length": 65}, "--max_seq_length=65"),
-        ({"max_seq_length": 0}, "--max_seq_length=0"),
-    ],
-)
-def test_wrong_settings(parts, tmp_path, settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        export_squad(parts, tmp_path / "squad", **settings)
+def test_a_length_beyond_the_network(parts, tmp_path):
+    with pytest.raises(UserError, match="--max_seq_length=65"):
+        export_squad(parts, tmp_path / "squad", 65)
 
 
 def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("bert_tf.inference.export.write_model_files", fail)
+    monkeypatch.setattr("bert_tf.serving.export.write_model_files", fail)
     with pytest.raises(OSError, match="no space"):
         export_squad(parts, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -187,7 +143,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
 def test_signature_from_strings(tmp_path):
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
     parts = find_model(write_model(tmp_path / "model"))
-    target = export_squad(parts, tmp_path / "squad", text_signatures=True)
+    target = export_squad(parts, tmp_path / "squad", WINDOWS.max_seq_length, text_signature=True)
     loaded = tf2.saved_model.load(str(target))
     questions = ["Who wrote the book?", "Where did she live in town by the sea?", ""]
     contexts = [TEXT, "Anna", "by the sea"]
@@ -217,7 +173,7 @@ def test_without_the_library_one_sentence_says_what_to_install(tmp_path, monkeyp
     monkeypatch.setattr(graph_tokenizer.importlib, "import_module", missing)
     parts = find_model(write_model(tmp_path / "model"))
     with pytest.raises(UserError, match="pip install --no-deps tensorflow-text"):
-        export_squad(parts, tmp_path / "squad", text_signatures=True)
+        export_squad(parts, tmp_path / "squad", WINDOWS.max_seq_length, text_signature=True)
     assert not list((tmp_path / "squad").iterdir())
 
 

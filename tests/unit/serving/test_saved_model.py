@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bert_tf.inference.export import choose_version, new_version
+from bert_tf.serving.export import choose_version, new_version
 from bert_tf.util.errors import UserError
 from tests.helpers.kills import killed_at
 

@@ -13,7 +13,6 @@
   // Multiples of the golden ratio are spread evenly, so that every page has questions from the
   // whole file, with right and wrong ones in proportion.
   const spread = (row) => Math.imul(row.place, 2654435769) >>> 0;
-  const orders = { mixed: spread, "as in the file": (row) => row.place };
   let page = 1;
 
   function readRows(data) {
@@ -42,7 +41,7 @@
     const { order, text, ...filters } = values;
     const query = text.trim().toLowerCase();
     const active = Object.entries(filters).filter(([, value]) => value);
-    const key = orders[order] ?? ((row) => row.orders[order]);
+    const key = order === "mixed" ? spread : (row) => row.orders[order] ?? row.place;
     return rows
       .filter((row) => active.every(([name, value]) => row.filters[name] === value))
       .filter((row) => row.searchable.some((part) => part.includes(query)))
