@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.records.sequences import Encoded, TokenSequence, inputs_of, joined
-from bert_tf.text.tokenizer import Tokenizer, kept_counts
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.windows import kept_counts
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import decode_text, find_file, read_json_object, read_lines, require_file
 

@@ -23,8 +23,9 @@ import numpy as np
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import Encoded, SequenceStage
 from bert_tf.tasks.question_answering.examples import MOST_MOVED, Example, SquadFile
-from bert_tf.text.tokenizer import Encoding, Tokenizer, windows_of
+from bert_tf.text.tokenizer import Encoding, Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.windows import windows_of
 from bert_tf.util.errors import UserError
 
 STAGE = "squad_features"
@@ -207,6 +208,7 @@ def feature_stage(
             "moved_answers": sum(e.is_moved for e in squad.examples) if training else 0,
         },
         lacking="text to look for answers in",
+        most_records=most_windows(squad, windows) if training else None,
     )
 
 
