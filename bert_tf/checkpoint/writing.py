@@ -19,7 +19,7 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import discriminator_specs, masked_lm_specs, next_sentence_specs
 from bert_tf.model_directory.directory import CONFIG_NAME
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
