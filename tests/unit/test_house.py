@@ -35,7 +35,7 @@ MOST_LINES = {
     "ranks": 1_112,
     "records": 2_300,
     "serving": 1_200,
-    "tasks": 13_243,
+    "tasks": 13_220,
     "text": 2_683,
     "train": 3_932,
     "tuning": 546,
@@ -45,7 +45,7 @@ MOST_LINES = {
 }
 MOST_FILES = 286
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (175, 30_411)}
+MOST_REACHED = {"run_pretraining.py": (175, 30_388)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 
