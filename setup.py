@@ -34,7 +34,7 @@ setup(
     package_data={
         "bert_tf": ["py.typed", "recipes/*.flags", "recipes/*.json"],
         "bert_tf.native": ["*.cc", "*.inc"],
-        "bert_tf.util.pages": ["*.html", "*.css", "*.js"],
+        "bert_tf.util": ["page_files/*"],
     },
     python_requires=">=3.9,<3.14",
     install_requires=[

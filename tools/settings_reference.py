@@ -29,7 +29,7 @@ def settings_classes() -> list[type[Settings]]:
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
         ROOT / "bert_tf/finetune/settings.py",
         *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
-        ROOT / "bert_tf/serving/export.py",
+        ROOT / "bert_tf/serving/settings.py",
     ]
     found = []
     for path in files:

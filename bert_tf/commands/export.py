@@ -20,18 +20,12 @@ Serving's ``models.config``, or Triton's ``config.pbtxt``. ``--format=onnx`` wri
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, from_flags
-from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.serving.export import (
-    ExportSettings,
-    LengthSettings,
-    SpanExportSettings,
-)
+from bert_tf.inference.settings import define_model_flags, model_from_flags, options_from_flags
 from bert_tf.serving.server_files import (
     SERVERS,
     TENSORFLOW_SERVING,
@@ -40,18 +34,13 @@ from bert_tf.serving.server_files import (
     write_serving_config,
     write_triton_config,
 )
-from bert_tf.serving.trained import TASKS
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import TASKS, trained_model
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util import environment
 from bert_tf.util.console import say
 from bert_tf.util.directory_lock import hold_directory
 from bert_tf.util.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bert_tf.inference.export import Exportable
-    from bert_tf.model_directory.complete import CompleteModel
 
 SAVED_MODEL, ONNX = "saved_model", "onnx"
 
@@ -59,17 +48,15 @@ SAVED_MODEL, ONNX = "saved_model", "onnx"
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags(precision="fp32")
-    define_target_flags()
+    _define_target_flags()
     _define_format_flags()
     _define_task_flags()
 
 
 @flag_group("Export")
-def define_target_flags() -> None:
-    """Defines the flags of every export."""
+def _define_target_flags() -> None:
     flags.DEFINE_string("export_dir", None, "Directory for all versions.", required=True)
     flags.DEFINE_integer("version", None, "Version number (default: the next one).")
-    Definer(flags.FLAGS).settings(LengthSettings)
 
 
 @flag_group("Format and server")
@@ -89,7 +76,6 @@ def _define_format_flags() -> None:
 def _define_task_flags() -> None:
     flags.DEFINE_enum("task", None, list(TASKS), "Task (default: that of the model's head).")
     define = Definer(flags.FLAGS)
-    define.settings(SpanExportSettings)
     define.settings(ExportSettings)
     define.settings(VectorSettings)
 
@@ -101,17 +87,43 @@ def main(_: object) -> None:
     server = values.server or (TRITON if is_onnx else TENSORFLOW_SERVING)
     if is_onnx:
         _check_onnx(values)
-        target = _write_onnx(values, *opened(values, values.task))
     elif values.int8:
         raise UserError("--int8 is for --format=onnx; a SavedModel takes --precision=bf16.")
+    environment.prepare_environment(verbose=False)
+    settings = from_flags(ExportSettings, values)
+    if not values.export_dir:
+        raise UserError("--export_dir is empty; give a directory.")
+    model = model_from_flags(values)
+    for note in model.notes:
+        say(note, stream=sys.stderr)
+    environment.quiet_tensorflow(verbose=False)
+    trained = trained_model(model, values.task)
+    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    from bert_tf.serving.export import export_onnx, export_saved_model
+
+    target = trained, settings, values.export_dir
+    if is_onnx:
+        written = export_onnx(*target, version=values.version, int8=values.int8)
     else:
         inside = TRITON_SAVED_MODEL if server == TRITON else ""
-        target = write_saved_model(values, *opened(values, values.task), inside=inside)
-    with hold_directory(target.parent, flag="export_dir", wait=True):
+        # Warnings about this machine are dropped, since the export may be for another one.
+        options, _ = options_from_flags(values, model, native_ops=False)
+        written = export_saved_model(
+            *target, version=values.version, precision=options.policy, inside=inside
+        )
+    print(f"exported {model.checkpoint} to {written.path}")
+    if written.onnx_difference is not None:
+        how = "in 8-bit integers" if values.int8 else "in float32"
+        print(
+            f"largest difference of onnxruntime's outputs {how} from the network's: "
+            f"{written.onnx_difference:.1e}"
+        )
+    export_dir = written.path.parent
+    with hold_directory(export_dir, flag="export_dir", wait=True):
         if server == TRITON:
-            print(write_triton_config(target))
+            print(write_triton_config(written))
         else:
-            print(write_serving_config(target.parent))
+            print(write_serving_config(export_dir))
 
 
 def _check_onnx(values: flags.FlagValues) -> None:
@@ -127,60 +139,6 @@ def _check_onnx(values: flags.FlagValues) -> None:
         problem = "--max_seq_length is for SavedModels: ONNX does not check the length"
     if problem:
         raise UserError(f"{problem}; leave the flag out, or --format=onnx.")
-
-
-def opened(values: flags.FlagValues, task: str | None) -> tuple[CompleteModel, Exportable]:
-    """The model that the flags name, for a task, None being that of its head."""
-    environment.prepare_environment(verbose=False)
-    settings = from_flags(ExportSettings, values)
-    if not values.export_dir:
-        raise UserError("--export_dir is empty; give a directory.")
-    model = model_from_flags(values)
-    for note in model.notes:
-        say(note, stream=sys.stderr)
-    # Imported here, so that mistakes in flags are reported before TensorFlow is loaded.
-    from bert_tf.serving.trained import exportable_of, trained_model
-
-    environment.quiet_tensorflow(verbose=False)
-    return model, exportable_of(trained_model(model, task), settings)
-
-
-def write_saved_model(
-    values: flags.FlagValues, model: CompleteModel, exportable: Exportable, *, inside: str = ""
-) -> Path:
-    """Writes a SavedModel; ``inside`` is its directory in that of the version, which is printed."""
-    from bert_tf.inference.export import export_saved_model
-
-    # Warnings about this machine are dropped, since the export may be for another one.
-    options, _ = options_from_flags(values, model, native_ops=False)
-    target = export_saved_model(
-        model,
-        exportable,
-        values.export_dir,
-        version=values.version,
-        precision=options.policy,
-        max_seq_length=values.max_seq_length,
-        text_signatures=values.text_signature,
-        inside=inside,
-    )
-    print(f"exported {model.checkpoint} to {target}")
-    return target
-
-
-def _write_onnx(values: flags.FlagValues, model: CompleteModel, exportable: Exportable) -> Path:
-    """Writes ONNX, and prints how far it is from the network."""
-    from bert_tf.inference.onnx_export import export_onnx
-
-    written = export_onnx(
-        model, exportable, values.export_dir, version=values.version, int8=values.int8
-    )
-    how = "in 8-bit integers" if values.int8 else "in float32"
-    print(f"exported {model.checkpoint} to {written.path}")
-    print(
-        f"largest difference of onnxruntime's outputs {how} from the network's: "
-        f"{written.difference:.1e}"
-    )
-    return written.path
 
 
 def run() -> None:

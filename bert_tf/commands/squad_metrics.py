@@ -20,12 +20,15 @@ from absl import flags
 from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
 from bert_tf.tasks.question_answering.metrics import (
+    AUTO,
+    SCORE_UNITS,
     evaluate,
+    note_on_unit,
     questions_without_answer,
     read_answers,
     read_null_odds,
+    scored_by,
 )
-from bert_tf.tasks.question_answering.scores import AUTO, SCORE_UNITS, note_on_unit, scored_by
 from bert_tf.util.errors import UserError
 
 _SHOWN_IDS = 3  # of questions without a prediction, in the warning

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.finetune.settings import FinetuningSettings
@@ -129,30 +129,13 @@ class BatchOrder(TrainingData):
         )
 
 
-def reader_of(
-    records: SequenceRecords,
-    config: BertConfig,
-    *,
-    batch_size: int,
-    indices: Callable[[int], np.ndarray],
-    positions_kept: Callable[[int], int],
-) -> BatchReader:
-    """Reads batches of records.
-
-    Args:
-      records: the records.
-      config: the network's configuration.
-      batch_size: records of each batch.
-      indices: the numbers of the records of the batch at a position.
-      positions_kept: the padded length of the batch at a position.
-    """
+def reader_of(records: SequenceRecords, config: BertConfig, **batches: Any) -> BatchReader:
+    """Reads batches of records for a network; ``batches`` are arguments of :class:`BatchReader`."""
     return BatchReader(
         RecordSet(records.files),
         spec=records.spec,
         lengths=records.record_lengths,
         vocab_size=config.vocab_size,
         type_vocab_size=config.type_vocab_size,
-        batch_size=batch_size,
-        indices=indices,
-        positions_kept=positions_kept,
+        **batches,
     )

@@ -39,22 +39,23 @@ class Repeats:
     """
 
     def __init__(self, settings: FinetuningSettings) -> None:
-        """Makes the settings of all trials, so that a wrong value costs no training.
+        """Makes the settings of all runs, so that a wrong value costs no training.
 
         Raises UserError for a value that is not valid, or a flag that a search cannot vary.
         """
         self.by_seed: dict[int, Results] = {}
-        self._settings = settings
-        self._trials = [(trial, with_trial(settings, trial)) for trial in trials(settings.search)]
+        self._trials = trials(settings.search)
         self._trial: Trial = {}
+        seeds = settings.seeds or [settings.run.seed]
+        self._runs = [(t, _of_run(settings, t, seed)) for t in self._trials for seed in seeds]
         self._mean_scores: dict[str, dict[str, float]] = {}
 
     def runs(self) -> Iterator[FinetuningSettings]:
         """Yields the settings of each run, whose results must be added before the next one."""
-        for trial, chosen in self._trials:
-            self._trial, self.by_seed = trial, {}
-            for seed in self._settings.seeds or [self._settings.run.seed]:
-                yield _with_seed(chosen, seed)
+        for trial, settings in self._runs:
+            if trial != self._trial:
+                self._trial, self.by_seed = trial, {}
+            yield settings
 
     def add(self, task: SequenceTask, run: Run, results: Results) -> None:
         """Adds the results of a run; after a trial's last seed, writes and shows the results."""
@@ -93,29 +94,6 @@ def trials(search: Mapping[str, Sequence[str]]) -> list[Trial]:
     return [dict(zip(search, values)) for values in itertools.product(*search.values())]
 
 
-def with_trial(settings: FinetuningSettings, trial: Trial) -> FinetuningSettings:
-    """The settings with the values of a trial, for a directory named after them.
-
-    Raises UserError for a value that is not valid, or a flag that a search cannot vary.
-    """
-    if not trial:
-        return settings
-    choices = searchable(settings)
-    for flag in trial:
-        if flag not in choices:
-            raise UserError(
-                f"--search: {flag} cannot be varied; choose among {', '.join(choices)}."
-            )
-    command = dataclasses.replace(
-        settings.run.command,
-        values={**settings.run.command.values, **trial},
-        defaulted=settings.run.command.defaulted - trial.keys(),
-    )
-    directory = settings.run.output_dir / name_of(trial)
-    run = dataclasses.replace(settings.run, output_dir=directory, command=command)
-    return dataclasses.replace(_varied(settings, trial), run=run)
-
-
 def name_of(trial: Trial) -> str:
     """The name of a trial and of its directory."""
     return ",".join(f"{flag}={value}" for flag, value in trial.items())
@@ -128,12 +106,23 @@ def searchable(settings: Settings) -> list[str]:
     return sorted(itertools.chain(own, *inner))
 
 
-def _with_seed(settings: FinetuningSettings, seed: int) -> FinetuningSettings:
-    if not settings.seeds:
-        return settings
-    directory = settings.run.output_dir / f"seed_{seed}"
-    run = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
-    return dataclasses.replace(settings, run=run)
+def _of_run(settings: FinetuningSettings, trial: Trial, seed: int) -> FinetuningSettings:
+    """The settings with the values of a trial and a seed, for a directory named after them."""
+    choices = searchable(settings)
+    for flag in trial:
+        if flag not in choices:
+            raise UserError(
+                f"--search: {flag} cannot be varied; choose among {', '.join(choices)}."
+            )
+    command, directory = settings.run.command, settings.run.output_dir
+    if trial:
+        values, defaulted = {**command.values, **trial}, command.defaulted - trial.keys()
+        command = dataclasses.replace(command, values=values, defaulted=defaulted)
+        directory /= name_of(trial)
+    if settings.seeds:
+        directory /= f"seed_{seed}"
+    run = dataclasses.replace(settings.run, seed=seed, output_dir=directory, command=command)
+    return dataclasses.replace(_varied(settings, trial), run=run)
 
 
 def _groups_of(settings: Settings) -> dict[str, Settings]:

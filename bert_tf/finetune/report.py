@@ -1,9 +1,10 @@
-"""Parts that reports of fine-tuning tasks share: results, charts of a run's logs, confusions."""
+"""``report.html`` of fine-tuning: results, charts of the run's logs, and what a task adds."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,85 +12,94 @@ import numpy as np
 
 from bert_tf.train.run_log import EVALUATIONS, STEPS, read_history
 from bert_tf.train.start_point import find_start
-from bert_tf.util.pages.charts import Labels, Line, Point, line_chart
-from bert_tf.util.pages.page import Section, Table
+from bert_tf.util.page import (
+    MIXED,
+    Chart,
+    Example,
+    Examples,
+    Part,
+    Point,
+    Section,
+    Table,
+    write_page,
+)
 
 REPORT_NAME = "report.html"
 
 _MOST_POINTS = 300
 _MOST_CLASSES = 20  # of a confusion matrix; more are listed by pairs
 _MOST_CONFUSIONS = 40
+_MOST_EXAMPLES = 1000  # with more, pages open slowly
 
 Log = Sequence[Mapping[str, float]]
 
 
-def results_section(
-    output_dir: Path,
-    details: Mapping[str, object],
-    results: Mapping[str, float],
-    *,
-    charted: Sequence[str],
-    unit: str = "nats",
-) -> Section:
-    """The results of an evaluation after ``details``, and charts of the run's logs.
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a task reports of a file that it has predicted.
 
-    ``charted`` are the results to show large and to draw over steps, ``unit`` is that of the loss.
+    Attributes:
+      title: of the page.
+      results: all results of the evaluation.
+      scores: name of a result -> its name in large type; the first three are drawn over steps.
+      details: further names and values.
+      tables, charts: next to those of the run's logs.
+      sections: further sections.
+      examples: the examples to browse.
+      digits: the number of decimals in large type.
+      y_label: what scores are counted in.
+      loss_unit: what losses are counted in.
     """
-    training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
-    # This evaluation is logged only after its report is written.
-    evaluations.append({**results, "step": find_start(output_dir).step})
-    shown = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in results.items()}
-    names = (name.removeprefix("eval_") for name in charted)
-    return Section(
-        "Results",
-        figures={name: shown[name] for name in names if name in shown},
-        details={**details, **shown},
-        charts=run_charts(training, evaluations, charted=charted, y_label="metric", unit=unit),
-    )
 
+    title: str
+    results: Mapping[str, float]
+    scores: Mapping[str, str]
+    details: Mapping[str, object]
+    examples: Examples
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    sections: Sequence[Section] = ()
+    digits: int = 4
+    y_label: str = "metric"
+    loss_unit: str = "nats"
 
-def run_charts(
-    training: Log,
-    evaluations: Log,
-    *,
-    charted: Sequence[str],
-    y_label: str,
-    unit: str = "nats",
-) -> list[str]:
-    """Losses and scores over steps; a chart is empty if each of its curves is a single point.
+    def write(self, output_dir: Path) -> None:
+        """Writes the page, atomically, with charts of the logs in ``output_dir``."""
+        shown = {key: name for key, name in self.scores.items() if key in self.results}
+        large = {name: f"{self.results[key]:.{self.digits}f}" for key, name in shown.items()}
+        rows = [(name, f"{value:,.10g}") for name, value in self.results.items()]
+        everything = Table("By the names in eval_results.json", ("score", "value"), rows)
+        charts = [*self._charts_of_logs(output_dir, list(shown)[:3]), *self.charts]
+        parts: list[Part] = [
+            Section("Results", large, self.details, charts=charts, tables=self.tables),
+            *self.sections,
+            self.examples,
+            Section("All scores", tables=[everything]),
+        ]
+        write_page(output_dir / REPORT_NAME, self.title, parts)
 
-    Args:
-      training, evaluations: the logs.
-      charted: the names of at most three scores in the log of evaluations.
-      y_label: what they are.
-      unit: what losses are counted in.
-    """
-    points, size = averaged(values_over_steps(training, "loss"))
-    losses = [
-        Line("training", points),
-        Line("evaluation", values_over_steps(evaluations, "eval_loss")),
-    ]
-    scores = [
-        Line(name.removeprefix("eval_"), values_over_steps(evaluations, name)) for name in charted
-    ]
-    note = f"Each training point is the mean of {size} logged steps." if size > 1 else ""
-    return [
-        _over_steps(losses, "Loss", f"loss ({unit})", y_log=True, note=note),
-        _over_steps(scores, "Evaluations", y_label),
-    ]
-
-
-def _over_steps(lines: Sequence[Line], title: str, y_label: str, **options: Any) -> str:
-    if all(len(line.points) < 2 for line in lines):
-        return ""
-    return line_chart(lines, Labels(title, "step (optimizer updates)", y_label), **options)
+    def _charts_of_logs(self, output_dir: Path, charted: Sequence[str]) -> list[Chart]:
+        """Losses and scores over steps; a chart without a curve of two points is left out."""
+        training, evaluations = (read_history(output_dir, name) for name in (STEPS, EVALUATIONS))
+        # During training, this evaluation is logged only after its report is written.
+        evaluations.append({**self.results, "step": find_start(output_dir).step})
+        points, size = averaged(values_over_steps(training, "loss"))
+        losses = {"training": points, "evaluation": values_over_steps(evaluations, "eval_loss")}
+        scores = {n.removeprefix("eval_"): values_over_steps(evaluations, n) for n in charted}
+        x_label = "step (optimizer updates)"
+        note = f"Each training point is the mean of {size} logged steps." if size > 1 else ""
+        charts = [
+            Chart("Loss", x_label, f"loss ({self.loss_unit})", losses, y_log=True, note=note),
+            Chart("Evaluations", x_label, self.y_label, scores),
+        ]
+        return [c for c in charts if any(len(points) > 1 for points in c.lines.values())]
 
 
 def values_over_steps(log: Log, name: str) -> list[Point]:
     """(step, value), sorted by step.
 
-    If a resumed run repeated a step, the later line counts; values that are not finite (of a
-    diverged run) are left out.
+    If a step is repeated, the later line counts; values that are not finite (of a diverged run) are
+    left out.
     """
     values = {line["step"]: line[name] for line in log if "step" in line and name in line}
     return [(step, value) for step, value in sorted(values.items()) if math.isfinite(value)]
@@ -101,6 +111,16 @@ def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Po
     blocks = [points[first : first + size] for first in range(0, len(points), size)]
     means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
     return means, size
+
+
+def worst_examples(
+    heading: str, costs: Sequence[Any], example: Callable[[int], Example]
+) -> Examples:
+    """The examples with the largest costs, the worst first; ``example`` makes one of its number."""
+    order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)[:_MOST_EXAMPLES]
+    if len(order) < len(costs):
+        heading += f": the {len(order):,} worst of {len(costs):,}"
+    return Examples(heading, [example(n) for n in order], ("worst first", MIXED))
 
 
 def confusion_table(

@@ -21,7 +21,7 @@ from bert_tf.train.run import Run
 from bert_tf.util.digest import EVAL_DIGEST_KEY, PREDICT_DIGEST_KEY
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.distillation.losses import DistilledTask
+    from bert_tf.tasks.distillation.task import DistilledTask
 
 Fitted = TypeVar("Fitted", bound="SequenceTask")
 
@@ -128,10 +128,6 @@ class SequenceTask(abc.ABC):
         return dataclasses.replace(self, settings=settings)
 
     @abc.abstractmethod
-    def most_records(self) -> int:
-        """An upper bound on the number of training records."""
-
-    @abc.abstractmethod
     def network(self, config: BertConfig) -> DistilledTask:
         """The network to train; ``config`` is the student's or the teacher's."""
 
@@ -156,10 +152,10 @@ class SequenceTask(abc.ABC):
         path = self.files[PREDICT].path
         yield f"the predictions of {path} are in {output_dir / self.predictions_name}"
 
-    def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
-        """Reports an executed job on rank 0; ``by_seed`` are the results of each seed so far."""
+    def conclude(self, job: Job, results: Results) -> None:
+        """Reports an executed job and its results on rank 0."""
         # Imported here so that a run without an evaluation does not load it.
         from bert_tf.finetune.report import REPORT_NAME
 
-        del by_seed
+        del results
         job.run.message(f"the report is {job.settings.output_dir / REPORT_NAME}")

@@ -10,7 +10,6 @@ expression library follow another version of Unicode. The ids are identical for 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import itertools
@@ -64,14 +63,14 @@ class GraphTokenizer:
     def _separate_words(self, texts: tf.Tensor) -> tf.Tensor:
         """The words of BasicTokenizer, separated by blanks."""
         replace, patterns = tf.strings.regex_replace, self._patterns
-        texts = replace(texts, patterns.blank, " ")
-        texts = replace(texts, patterns.dropped, "")
+        texts = replace(texts, patterns["blank"], " ")
+        texts = replace(texts, patterns["dropped"], "")
         if self.ids.lower_case:
             texts = tf.strings.lower(texts, encoding="utf-8")
         if self.ids.strips_accents:
             texts = self._ops.normalize_utf8(texts, "NFD")
-            texts = replace(texts, patterns.accent, "")
-        texts = replace(texts, f"({patterns.word})", r" \1 ")
+            texts = replace(texts, patterns["accent"], "")
+        texts = replace(texts, f"({patterns['word']})", r" \1 ")
         return replace(texts, f"[^ ]{{{MAX_CHARS_PER_WORD + 1},}}", f" {self._unknown} ")
 
 
@@ -134,28 +133,16 @@ def first_sequence(
     return with_special_tokens(cut, tokenizer), left_out
 
 
-@dataclasses.dataclass(frozen=True)
-class _Patterns:
-    """Regular expressions for characters, by what happens to them.
-
-    Attributes:
-      blank: they separate words.
-      dropped: they are removed first.
-      accent: they are removed after lower-casing and decomposition.
-      word: each is a word by itself.
-    """
-
-    blank: str
-    dropped: str
-    accent: str
-    word: str
-
-
 @functools.cache
-def _find_patterns() -> _Patterns:
-    """Classifies every character with BasicTokenizer, skipping blocks of plain characters only."""
+def _find_patterns() -> dict[str, str]:
+    """Regular expressions for characters by what BasicTokenizer does to them.
+
+    ``blank`` ones separate words, ``dropped`` ones are removed first, an ``accent`` is removed
+    after lower-casing and decomposition, and each ``word`` one is a word by itself. Blocks of plain
+    characters only are skipped.
+    """
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
-    found: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
+    members: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
     for first in range(0, sys.maxunicode + 1, _BLOCK):
         # UTF-8 cannot encode surrogates.
         block = [point for point in range(first, first + _BLOCK) if point not in _SURROGATES]
@@ -166,10 +153,10 @@ def _find_patterns() -> _Patterns:
         for code_point, probe in zip(block, probes):
             words = cased.words(probe)
             if words != [probe]:
-                found[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
+                members[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
             elif uncased.words(probe) == ["xx"]:
-                found["accent"].append(code_point)
-    return _Patterns(**{kind: _character_class(members) for kind, members in found.items()})
+                members["accent"].append(code_point)
+    return {kind: _character_class(code_points) for kind, code_points in members.items()}
 
 
 def _character_class(code_points: list[int]) -> str:

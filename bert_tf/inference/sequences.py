@@ -11,6 +11,7 @@ from bert_tf.input.length_buckets import in_record_order, padded_length
 from bert_tf.util.environment import available_cores
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike
+from bert_tf.util.progress import Progress
 
 if TYPE_CHECKING:
     from bert_tf.model.options import ForwardOptions
@@ -116,14 +117,20 @@ class SequencePredictor:
         for (numbers, _), predictions in zip(batches, results):
             yield numbers, predictions
 
-    def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(
+        self, features: Mapping[str, np.ndarray], *, progress: Progress | None = None
+    ) -> dict[str, np.ndarray]:
         """The task's predictions for all sequences, [N, ...] each, in their order.
 
         ``features`` are as for :meth:`batches`; there is at least one sequence. Predictions of
-        shorter batches are padded with zeros.
+        shorter batches are padded with zeros. ``progress`` counts sequences.
         """
-        found = list(self.batches(features))
-        return in_record_order(found, len(features["input_mask"]))
+        parts = []
+        for numbers, predictions in self.batches(features):
+            parts.append((numbers, predictions))
+            if progress is not None:
+                progress.advance(len(numbers))
+        return in_record_order(parts, len(features["input_mask"]))
 
     def close(self) -> None:
         """Frees the network's memory; nothing can be predicted any more."""

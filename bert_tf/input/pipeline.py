@@ -91,7 +91,7 @@ def training_dataset(
 
     reader = record_reader(
         records,
-        record_order(batch, records.info.num_records, records.mixture, seed=seed, buckets=buckets),
+        record_order(records, batch, seed=seed, buckets=buckets),
         batch_size=batch.constant_size,
         positions_kept=buckets.padded_length if buckets else None,
     )
@@ -146,9 +146,8 @@ def evaluation_dataset(
 
 
 def record_order(
+    records: PretrainingRecords,
     batch: GlobalBatchSlice,
-    num_records: int,
-    mixture: Mixture | None,
     *,
     seed: int,
     buckets: LengthBuckets | None,
@@ -157,10 +156,9 @@ def record_order(
 
     Arguments are as in :func:`training_dataset`.
     """
-    if buckets is not None:
-        return lambda position: buckets.indices(position, batch)
-    if mixture is not None:
-        return lambda position: mixture.indices(position, batch)
+    order, num_records = buckets or records.mixture, records.info.num_records
+    if order is not None:
+        return lambda position: order.indices(position, batch)
     return lambda position: batch_indices(position, batch, num_records=num_records, seed=seed)
 
 

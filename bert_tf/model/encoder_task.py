@@ -18,7 +18,7 @@ from bert_tf.model.variables import Variables
 class EncoderTask:
     """The forward pass of a task that implements ``head_outputs``.
 
-    See :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+    See :class:`bert_tf.tasks.distillation.task.DistilledTask`.
     """
 
     config: BertConfig

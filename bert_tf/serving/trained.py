@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import NamedTuple
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.formats import Source, open_source
-from bert_tf.config.declared import with_settings_of_model
 from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.classes import (
     CHOICE,
@@ -23,170 +21,67 @@ from bert_tf.model_directory.classes import (
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME, require_checkpoint
 from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.serving.export import ExportSettings
-from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
-
-if TYPE_CHECKING:
-    from bert_tf.inference.export import Exportable
 
 _SAVED_MODEL = "saved_model.pb"
 
 
-class Task(abc.ABC):
-    """What is special to the trained models of a task; its modules are imported when needed.
+class Task(NamedTuple):
+    """Where to find what trained models of a task do; its modules are imported when needed.
 
     Attributes:
-      predictor: what keeps its networks in memory: called with a model, the classes of its head if
-        it has some, and settings.
-      script: the script that trains its models; None if several do.
-      head: that of its models, in ``checkpoint.names.HEADS``; None for any.
+      predictor: ``module:name`` of what keeps its networks in memory: called with a model, the
+        classes of its head if it has some, and settings.
+      signatures: the name of the class of its exports, in ``serving.signatures``.
+      head: the head of its models, in ``checkpoint.names.HEADS``; None for any.
       kinds: the kinds of classes of a head that several tasks have.
+      script: the script that trains its models; None if several do.
     """
 
-    predictor: ClassVar[str]
-    script: ClassVar[str | None] = None
-    head: ClassVar[str | None]
-    kinds: ClassVar[tuple[str, ...]] = ()
-
-    def classes(self, source: Source) -> Classes | None:
-        """What the outputs of a head of classes mean; raises UserError if that is unknown."""
-        del source
-        return None
-
-    @abc.abstractmethod
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        """See :func:`exportable_of`."""
+    predictor: str
+    signatures: str
+    head: str | None
+    kinds: tuple[str, ...] = ()
+    script: str | None = None
 
 
-class _Classification(Task):
-    predictor = "bert_tf.tasks.classification.classifier:TextClassifier"
-    script = "run_classifier.py"
-    head = names.CLASSES
-    kinds = TEXT_KINDS
-
-    def classes(self, source: Source) -> Classes:
-        """The classes stored with the weights; numbers name them if nothing does."""
-        bias = source.shapes.get(f"{names.CLASSES}output_bias")
-        if bias is None:
-            raise UserError(
-                f"{source.path} has no classification head; train one with {self.script} "
-                f"--do_train --init_checkpoint={source.path}."
-            )
-        if (stored := source.files.classes_of(self.kinds)) is not None:
-            return stored
-        [outputs] = bias
-        numbers = tuple(map(str, range(outputs)))
-        return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.classification.export import ExportableClassifier
-
-        return ExportableClassifier(
-            trained.model,
-            trained.required_classes,
-            max_seq_length=_trained_length(trained, settings),
-            long_texts=with_settings_of_model(LongTexts(), trained.model.kept),
-        )
-
-
-class _Tagging(Task):
-    predictor = "bert_tf.tasks.tagging.tagger:Tagger"
-    script = "run_ner.py"
-    head = names.CLASSES
-    kinds = (WORD_LABELS,)
-
-    def classes(self, source: Source) -> Classes:
-        """The labels of words stored with the weights."""
-        classes = source.files.classes_of(self.kinds)
-        if classes is None:
-            raise UserError(
-                f"{source.path} has no {MODEL_RECORD_NAME} with labels of words next to it, or no "
-                f"head of labels; give a model that {self.script} trained, or restore the file."
-            )
-        return classes
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.tagging.export import ExportableTagger
-
-        length = _trained_length(trained, settings)
-        return ExportableTagger(trained.model, trained.required_classes, max_seq_length=length)
-
-
-class _MultipleChoice(Task):
-    predictor = "bert_tf.tasks.multiple_choice.chooser:Chooser"
-    script = "run_multiple_choice.py"
-    head = names.CLASSES
-    kinds = (CHOICE,)
-
-    def classes(self, source: Source) -> Classes:
-        """That its outputs are scores of choices."""
-        if source.files.classes_of(self.kinds) is None:
-            raise UserError(
-                f"{source.path} has no multiple-choice head; train one with {self.script} "
-                f"--do_train --init_checkpoint={source.path}."
-            )
-        return Classes(CHOICE)
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.multiple_choice.export import ExportableChooser
-
-        length = _trained_length(trained, settings)
-        return ExportableChooser(trained.model, max_seq_length=length)
-
-
-class _QuestionAnswering(Task):
-    predictor = "bert_tf.tasks.question_answering.answerer:Answerer"
-    script = "run_squad.py"
-    head = names.SQUAD
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.question_answering.export import ExportableSpans
-
-        model = trained.model
-        longest = settings.length.max_seq_length or model.config.max_position_embeddings
-        windows = settings.spans.windows(longest) if settings.length.text_signature else None
-        return ExportableSpans(model, num_candidates=settings.spans.n_best_size, windows=windows)
-
-
-class _MaskedWords(Task):
-    predictor = "bert_tf.tasks.pretraining.mask_filler:mask_filler"
-    head = names.MASKED_LM
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.pretraining.export import ExportableMaskFiller
-
-        length = settings.length.max_seq_length
-        return ExportableMaskFiller(trained.model, top=settings.top, max_seq_length=length)
-
-
-class _Vectors(Task):
-    predictor = "bert_tf.tasks.vectors.encoder:TextEncoder"
-    head = None
-
-    def exportable(self, trained: TrainedModel, settings: ExportSettings) -> Exportable:
-        from bert_tf.tasks.vectors.export import ExportableVectors
-
-        length = settings.length.max_seq_length
-        return ExportableVectors(trained.model, settings.vectors, max_seq_length=length)
-
-
-CLASSIFICATION, TAGGING = "classification", "tagging"
-QUESTION_ANSWERING = "question_answering"
+CLASSIFICATION, TAGGING, MULTIPLE_CHOICE = "classification", "tagging", "multiple_choice"
+_TASKS = "bert_tf.tasks"
 # A head belongs to the first task that has it.
 TASKS: Mapping[str, Task] = {
-    CLASSIFICATION: _Classification(),
-    TAGGING: _Tagging(),
-    "multiple_choice": _MultipleChoice(),
-    QUESTION_ANSWERING: _QuestionAnswering(),
-    "masked_words": _MaskedWords(),
-    "vectors": _Vectors(),
+    CLASSIFICATION: Task(
+        f"{_TASKS}.classification.classifier:TextClassifier",
+        "ClassifierSignatures",
+        names.CLASSES,
+        TEXT_KINDS,
+        "run_classifier.py",
+    ),
+    TAGGING: Task(
+        f"{_TASKS}.tagging.tagger:Tagger",
+        "TaggerSignatures",
+        names.CLASSES,
+        (WORD_LABELS,),
+        "run_ner.py",
+    ),
+    MULTIPLE_CHOICE: Task(
+        f"{_TASKS}.multiple_choice.chooser:Chooser",
+        "ChooserSignatures",
+        names.CLASSES,
+        (CHOICE,),
+        "run_multiple_choice.py",
+    ),
+    "question_answering": Task(
+        f"{_TASKS}.question_answering.answers:Answerer",
+        "SpanSignatures",
+        names.SQUAD,
+        script="run_squad.py",
+    ),
+    "masked_words": Task(
+        f"{_TASKS}.pretraining.mask_filler:mask_filler", "MaskSignatures", names.MASKED_LM
+    ),
+    "vectors": Task(f"{_TASKS}.vectors.encoder:TextEncoder", "VectorSignatures", None),
 }
-
-
-def _trained_length(trained: TrainedModel, settings: ExportSettings) -> int | None:
-    return settings.length.max_seq_length or trained.model.kept.get("max_seq_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,16 +134,48 @@ def trained_model(model: CompleteModel, task: str | None = None) -> TrainedModel
     task = task or _task_of(source)
     if task not in TASKS:
         raise UserError(f"--task={task} is not one of {', '.join(TASKS)}.")
-    return TrainedModel(task, model, TASKS[task].classes(source))
+    classes = {
+        CLASSIFICATION: _text_classes,
+        TAGGING: _word_labels,
+        MULTIPLE_CHOICE: _choices,
+    }.get(task)
+    return TrainedModel(task, model, classes and classes(source))
 
 
-def exportable_of(trained: TrainedModel, settings: ExportSettings) -> Exportable:
-    """The network of a model with its signatures.
+def _text_classes(source: Source) -> Classes:
+    """The classes of texts that are stored with weights; numbers name them if nothing does."""
+    bias = source.shapes.get(f"{names.CLASSES}output_bias")
+    if bias is None:
+        raise UserError(
+            f"{source.path} has no classification head; train one with run_classifier.py "
+            f"--do_train --init_checkpoint={source.path}."
+        )
+    if (stored := source.files.classes_of(TEXT_KINDS)) is not None:
+        return stored
+    [outputs] = bias
+    numbers = tuple(map(str, range(outputs)))
+    return Classes.of_texts(SINGLE_LABEL, numbers) if outputs > 1 else Classes(REGRESSION)
 
-    Texts are read as in the model's training: up to the length, and of longer ones the part, that
-    its run was given. Raises UserError for settings that do not fit the model.
-    """
-    return TASKS[trained.task].exportable(trained, settings)
+
+def _choices(source: Source) -> Classes:
+    """That the outputs of a head are scores of choices."""
+    if source.files.classes_of((CHOICE,)) is None:
+        raise UserError(
+            f"{source.path} has no multiple-choice head; train one with run_multiple_choice.py "
+            f"--do_train --init_checkpoint={source.path}."
+        )
+    return Classes(CHOICE)
+
+
+def _word_labels(source: Source) -> Classes:
+    """The labels of words that are stored with weights."""
+    classes = source.files.classes_of((WORD_LABELS,))
+    if classes is None:
+        raise UserError(
+            f"{source.path} has no {MODEL_RECORD_NAME} with labels of words next to it, or no "
+            "head of labels; give a model that run_ner.py trained, or restore the file."
+        )
+    return classes
 
 
 def _task_of(source: Source) -> str:

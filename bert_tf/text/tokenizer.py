@@ -9,6 +9,18 @@ from typing import NamedTuple
 
 from bert_tf.util.errors import UserError, short_repr
 
+# Names of the files in a model directory.
+VOCAB_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+TOKENIZER_JSON_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+# The files in a model directory of ours that decide the ids of a text.
+TOKENIZER_FILES = (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME, TOKENIZER_CONFIG_NAME)
+ADDED_TOKENS_NAME = "added_tokens.json"  # entries that were added to a vocab.txt, with their ids
+
+WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
+LIBRARY, JAPANESE = "tokenizer.json", "japanese"
+
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:
@@ -116,33 +128,3 @@ class Tokenizer(abc.ABC):
                 )
             tokens.append(self._tokens[index])
         return tokens
-
-
-def windows_of(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Splits a sequence into windows of at most ``room`` tokens that begin ``stride`` apart.
-
-    Returns: (first token, number of tokens) per window; empty for a sequence without tokens.
-    """
-    windows = []
-    first = 0
-    while first < num_tokens:
-        length = min(room, num_tokens - first)
-        windows.append((first, length))
-        if first + length == num_tokens:
-            break
-        first += min(length, stride)
-    return windows
-
-
-def kept_counts(counts: Sequence[int], room: int) -> list[int]:
-    """The tokens to keep of each text, so that all of them fit into ``room`` tokens.
-
-    The longer text, or else the later one, loses one token at a time, as in google-research/bert.
-    """
-    if len(counts) == 1:
-        return [min(counts[0], room)]
-    kept = list(counts)
-    for _ in range(sum(kept) - room):
-        longest = max(range(len(kept)), key=lambda number: (kept[number], number))
-        kept[longest] -= 1
-    return kept

@@ -134,14 +134,13 @@ def require_file(path: PathLike, *, flag: str) -> Path:
 def find_file(directory: Path, names: Sequence[str], *, flag: str, advice: str) -> Path:
     """The first file in a directory that has one of these names.
 
-    Raises UserError if there is none, with ``advice`` on what to give as ``flag``, and in the cases
-    of :func:`require_file`.
+    Raises UserError if there is none, with ``advice`` on what to give as ``flag``.
     """
     found = next((directory / name for name in names if (directory / name).exists()), None)
     if found is None:
         lacking = " and no ".join(names) if len(names) < 3 else f"file {' or '.join(names)}"
         raise UserError(f"--{flag}: {directory} has no {lacking}; {advice}.")
-    return require_file(found, flag=flag)
+    return found
 
 
 def read_lines(path: PathLike, *, flag: str) -> list[str]:

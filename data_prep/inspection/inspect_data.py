@@ -35,7 +35,7 @@ from bert_tf.util.files import (
     make_output_dir,
     search_locations,
 )
-from bert_tf.util.pages.page import write_page
+from bert_tf.util.page import write_page
 from bert_tf.util.progress import Progress
 from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.judgement import unusual

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.util.pages.charts import Labels, histogram
-from bert_tf.util.pages.page import Section, Table
+from bert_tf.util.page import Chart, Section, Table
 from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.judgement import PRETRAINING_LABEL, Making, replacement_shares
 from data_prep.inspection.origin import Origin
@@ -71,14 +70,15 @@ class Histogram:
             ),
         ]
 
-    def chart(self) -> str:
+    def chart(self) -> Chart:
         """The figure of a page."""
         edges, x_label = self.edges, self.x_label
         if self.powers:
             edges = [edge.bit_length() - 1 for edge in edges]
             x_label = f"{x_label}, as a power of 2"
-        labels = Labels(self.title, x_label, self.y_label)
-        return histogram(edges, self.counts, labels, y_log=self.y_log)
+        return Chart(
+            self.title, x_label, self.y_label, edges=edges, counts=self.counts, y_log=self.y_log
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,10 @@ import pytest
 
 from bert_tf.tasks.question_answering.examples import Answer
 from bert_tf.tasks.question_answering.metrics import ThresholdPoint
-from bert_tf.tasks.question_answering.report import write_report
 from bert_tf.tasks.tagging.files import read_tagged
 from bert_tf.tasks.tagging.report import write_report as write_tagging_report
 from tests.helpers.programs import skip_without
-from tests.helpers.squad_answers import answered
+from tests.helpers.squad_answers import answered, write_logs, write_report
 
 with contextlib.suppress(ImportError):  # it has no package for Python 3.9
     from selenium import webdriver
@@ -138,21 +137,16 @@ def expected_ids(order="mixed", wanted=None):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "report.html"
+    directory = tmp_path_factory.mktemp("report")
     steps = [{"step": step, "loss": 5 / step, "f1": 10 * step**0.5} for step in range(1, 60)]
-    write_report(
-        path,
-        "Mills & <rivers>",
+    write_logs(directory, steps, steps[::10])
+    path = write_report(
+        directory,
         [answered(**vars(row)) for row in ROWS],
         {"exact": 40.0, "f1": 50.0, "best_f1": 51.0, "best_f1_thresh": -0.5},
-        details={"model": "a/b", "step": 59},
         curve=[
             ThresholdPoint(x / 10, 40 - abs(x / 10), 50 - abs(x / 10 + 0.5)) for x in range(-80, 80)
         ],
-        threshold=0.0,
-        training=steps,
-        evaluations=steps[::10],
-        by_seed={},
     )
     return path.as_uri()
 
@@ -469,7 +463,7 @@ def test_without_scripts_the_tables_and_charts_remain(chromium, address):
         open_page(chromium, address)
         assert chromium.find_element(By.CSS_SELECTOR, ".tile strong").text == "50.00"
         assert len(chromium.find_elements(By.CSS_SELECTOR, "tbody tr")) > 5
-        assert len(chromium.find_elements(By.CSS_SELECTOR, "figure svg polyline")) == 4
+        assert len(chromium.find_elements(By.CSS_SELECTOR, "figure svg polyline")) == 5
         assert "needs JavaScript" in chromium.find_element(By.TAG_NAME, "noscript").text
         assert not chromium.find_element(By.ID, "filters").is_displayed()
     finally:
@@ -508,24 +502,30 @@ def test_entities_are_marked_and_can_be_read(chromium, tagging_address, scheme, 
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     open_page(chromium, tagging_address)
     assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
-    script = """return [...document.querySelectorAll(".card mark")].map(
+    script = """return [...document.querySelectorAll(".context mark")].map(
       (mark) => [mark.textContent, mark.className, getComputedStyle(mark).backgroundColor,
-                 getComputedStyle(mark).textDecorationLine, mark.nextElementSibling.textContent])"""
+                 getComputedStyle(mark).textDecorationLine])"""
     marks = chromium.execute_script(script)[:6]
-    assert [(text, badge) for text, *_, badge in marks] == [
-        (f"{HEBREW} </script>", "creative-work"),
-        ("&amp;", "spurious corporation"),
-        (SMILEY, "person, predicted as location"),
-        ("Müller", "Sons"),  # the rest of the entity, before its badge
-        ("Sons", "person, wrong boundaries"),
-        ("'quoted'", "missed product"),
+    assert [(text, classes) for text, classes, *_ in marks] == [
+        (f"{HEBREW} </script>", "true predicted"),
+        ("&amp;", "predicted"),
+        (SMILEY, "true predicted"),
+        ("Müller", "true predicted"),
+        (" Sons", "true"),
+        ("'quoted'", "true"),
     ]
     # What is labelled has a background, and what is predicted a line under it.
-    for _, classes, background, line, _ in marks:
+    for _, classes, background, line in marks:
         assert ("true" in classes) == (background != "rgba(0, 0, 0, 0)")
         assert ("predicted" in classes) == (line == "underline")
-    readable = (".card mark.true", ".badge.wrong", ".badge.exact", ".badge.partly", ".card .hint")
-    for selector in (*readable, ".legend", "td"):
+    listed = chromium.find_element(By.CSS_SELECTOR, ".answers").text.splitlines()
+    assert listed[:8] == [
+        *("correct", f"{HEBREW} </script> (creative-work)"),
+        *("wrong boundaries", "Müller Sons (person)"),
+        *("wrong type", f"{SMILEY} (person, predicted as location)"),
+        *("missed", "'quoted' (product)"),
+    ]
+    for selector in (".context mark.true", ".answers dt", ".answers dd", ".legend", "td"):
         assert contrast(chromium, selector) >= 4.5, selector
     assert chromium.get_log("browser") == []
     chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

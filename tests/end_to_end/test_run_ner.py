@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_tf.checkpoint.formats import open_source
-from bert_tf.commands.convert import convert
 from tests.end_to_end.finetuning_runs import (
     assert_same_plan,
     flags_of_a_short_run,
@@ -107,39 +105,22 @@ def test_files_of_a_run(trained):
     assert results_of(output_dir / "best")["eval_f1"] == best
 
 
-def predicted_alone(directory, files, output_dir):
-    """A directory's predictions of the test set, in a run with few flags."""
+@pytest.mark.slow
+def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_path):
     run(
         SCRIPT,
-        f"--init_checkpoint={directory}",
+        f"--init_checkpoint={trained[0]}",
         f"--data_dir={files / 'data'}",
         *LENGTHS,
         "--precision=fp32",
         "--do_predict=true",
-        f"--output_dir={output_dir}",
+        f"--output_dir={tmp_path}",
     )
-    return predictions_of(output_dir)
-
-
-@pytest.mark.slow
-def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_path):
-    lines = predicted_alone(trained[0], files, tmp_path / "ours")
+    lines = predictions_of(tmp_path)
     words = (files / "data" / "test.txt").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == words
     assert {label for _, label in rows_of(lines)} >= {"B-PER", "B-LOC", "O"}
-    assert not (tmp_path / "ours" / "eval_results.json").exists()
-    # The same by way of transformers' files, which keep the labels.
-    convert(open_source(trained[0]), tmp_path / "theirs", "huggingface")
-    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    assert config["architectures"] == ["BertForTokenClassification"]
-    assert list(config["id2label"].values()) == list(LABELS)
-    assert predicted_alone(tmp_path / "theirs", files, tmp_path / "from_theirs") == lines
-    convert(open_source(tmp_path / "theirs"), tmp_path / "back", "bert_tf")
-    assert classes_in(tmp_path / "back").labels == tuple(LABELS)
-    trained_values = variables_of(trained[0])
-    for name, value in variables_of(tmp_path / "back").items():
-        if name != "global_step":
-            np.testing.assert_array_equal(value, trained_values[name], err_msg=name)
+    assert not (tmp_path / "eval_results.json").exists()
 
 
 def test_labels_of_a_resumed_run_do_not_change(trained, flags, files, tmp_path):

@@ -13,7 +13,7 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.variables import create_variables
 from bert_tf.tasks.question_answering import run as squad_task
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import run
 from tests.helpers.squad_files import CONFIG, ENTRIES, LENGTHS, squad, write_model, write_squad

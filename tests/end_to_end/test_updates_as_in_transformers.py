@@ -145,4 +145,4 @@ def test_multiple_choice(tmp_path):
     batch["labels"] = torch.tensor(labels)
     model = transformers.BertForMultipleChoice.from_pretrained(directory)
     assert found == pytest.approx(losses_of_torch(model, batch), rel=1e-3)
-    assert found[-1] < found[0] / 3
+    assert found[-1] < found[0] / 2

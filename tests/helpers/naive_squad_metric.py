@@ -12,7 +12,7 @@ def squad_of(golds, *, is_v2):
         Example(str(i), "?", "", "", 0, tuple(Answer(t, 0) for t in texts), is_v2 and not texts)
         for i, texts in enumerate(golds)
     ]
-    return SquadFile(Path("squad.json"), tuple(examples), ())
+    return SquadFile(Path("squad.json"), tuple(examples))
 
 
 def naive_words(text):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.update.schedules import Schedule
-from bert_tf.util.pages.charts import Axis
+from bert_tf.util.page import Axis
 from tools.pictures.svg import Drawing, Point
 
 _STYLES = ("blue", "orange", "green", "pink")

@@ -1,13 +1,14 @@
-"""``report.html`` of a classification: scores, classes, confusions, calibration, mistakes."""
+"""``report.html`` of a classification: scores, classes, confusions, calibration, worst texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.finetune.report import Report, confusion_table, worst_examples
 from bert_tf.model_directory.classes import MULTI_LABEL
 from bert_tf.tasks.classification.answers import Answers, labels_of
 from bert_tf.tasks.classification.metrics import (
@@ -16,55 +17,51 @@ from bert_tf.tasks.classification.metrics import (
     expected_calibration_error,
 )
 from bert_tf.tasks.classification.texts import CORRELATIONS, TextFile, TextTask
-from bert_tf.util.pages.charts import Labels, Line, histogram, line_chart
-from bert_tf.util.pages.page import Section, Table, hint, mark, write_page
+from bert_tf.util.page import Chart, Example, Section, Table
 
-_MOST_MISTAKES = 30
 _BINS = 20
+_MOST_CANDIDATES = 10
 
 
 def write_report(
     output_dir: Path, file: TextFile, answers: Answers, results: Mapping[str, float]
 ) -> None:
     """Writes the page for a file with labels and what was predicted."""
-    labels = labels_of(file)
-    sections = [
-        _results(output_dir, file, results),
-        *_by_kind(file.task, answers, labels),
-        _mistakes(file, answers, labels),
-    ]
+    labels, is_regression = labels_of(file), file.task.is_regression
     names = " and ".join(each.name for each in file.paths)
-    write_page(output_dir / REPORT_NAME, f"{file.task.name}: {names}", sections)
-
-
-def _results(output_dir: Path, file: TextFile, results: Mapping[str, float]) -> Section:
-    details = {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"}
-    if not file.task.is_regression:
-        return results_section(output_dir, details, results, charted=file.score_names)
     # Errors, in the unit of the ratings, do not fit on the axis of correlations.
-    charted = [part.named(f"eval_{name}") for part in file.parts for name in CORRELATIONS]
-    return results_section(output_dir, details, results, charted=charted, unit="squared error")
+    ranks = [part.named(f"eval_{name}") for part in file.parts for name in CORRELATIONS]
+    scores = ranks if is_regression else file.score_names
+    losses = answers.losses(labels).tolist()
+    Report(
+        f"{file.task.name}: {names}",
+        results,
+        {name: name.removeprefix("eval_") for name in scores},
+        {"file": ", ".join(map(str, file.paths)), "texts": f"{len(file.rows):,}"},
+        worst_examples("Texts", losses, lambda n: _example(file, answers, labels[n], n)),
+        sections=_sections(file.task, answers, labels),
+        loss_unit="squared error" if is_regression else "nats",
+    ).write(output_dir)
 
 
-def _by_kind(task: TextTask, answers: Answers, labels: np.ndarray) -> Iterator[Section]:
+def _sections(task: TextTask, answers: Answers, labels: np.ndarray) -> list[Section]:
     if task.is_regression:
-        yield _ratings(answers, labels)
-        return
+        return [_ratings(answers, labels)]
     names = task.classes.labels
     predicted, truth = answers.predicted, labels
     if not task.multi_label:
         numbers = np.arange(len(names))
         predicted, truth = predicted[:, None] == numbers, labels[:, None] == numbers
-    found = counts_of(truth, predicted)
+    counts = counts_of(truth, predicted)
     columns = ("class", "precision", "recall", "F1", "texts", "predicted")
     rows = [
         (
             f"{name} (not in F1)" if name == task.negative else name,
-            f"{found.precision[n]:.3f}",
-            f"{found.recall[n]:.3f}",
-            f"{found.f1[n]:.3f}",
-            f"{found.labelled[n]:,}",
-            f"{found.predicted[n]:,}",
+            f"{counts.precision[n]:.3f}",
+            f"{counts.recall[n]:.3f}",
+            f"{counts.f1[n]:.3f}",
+            f"{counts.labelled[n]:,}",
+            f"{counts.predicted[n]:,}",
         )
         for n, name in enumerate(names)
     ]
@@ -72,8 +69,7 @@ def _by_kind(task: TextTask, answers: Answers, labels: np.ndarray) -> Iterator[S
     if not task.multi_label:
         numbers = labels.astype(int)
         tables.append(confusion_table(names, numbers, answers.predicted, unit="texts"))
-    yield Section("Classes", tables=tables)
-    yield _calibration(answers, truth)
+    return [Section("Classes", tables=tables), _calibration(answers, truth)]
 
 
 def _calibration(answers: Answers, truth: np.ndarray) -> Section:
@@ -87,10 +83,10 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
         what = "Fraction of right predictions, by their probability."
     bins = calibration(confidence, is_right)
     low = bins[0].low
-    lines = [
-        Line("observed", [(each.confidence, each.accuracy) for each in bins]),
-        Line("calibrated", [(low, low), (1.0, 1.0)]),
-    ]
+    lines = {
+        "observed": [(each.confidence, each.accuracy) for each in bins],
+        "calibrated": [(low, low), (1.0, 1.0)],
+    }
     rows = [
         (f"{each.low:.1f} to {each.high:.1f}", f"{each.predictions:,}", f"{each.accuracy:.3f}")
         for each in bins
@@ -98,7 +94,7 @@ def _calibration(answers: Answers, truth: np.ndarray) -> Section:
     return Section(
         "Calibration",
         details={"expected calibration error": f"{expected_calibration_error(bins):.4f}"},
-        charts=[line_chart(lines, Labels("Calibration", "probability", "fraction"), note=what)],
+        charts=[Chart("Calibration", "probability", "fraction", lines, note=what)],
         tables=[Table("Calibration", ("probability", "predictions", "fraction right"), rows)],
     )
 
@@ -113,42 +109,42 @@ def _ratings(answers: Answers, labels: np.ndarray) -> Section:
     parts = np.split(order, np.unique(starts)[1:])
     means = [(float(labels[part].mean()), float(predicted[part].mean())) for part in parts]
     low, high = float(labels.min()), float(labels.max())
-    lines = [Line("mean prediction", means), Line("perfect", [(low, low), (high, high)])]
+    lines = {"mean prediction": means, "perfect": [(low, low), (high, high)]}
     errors = predicted - labels
-    counts, edges = np.histogram(errors[np.isfinite(errors)], bins=_BINS)
-    of_errors = Labels("Errors", "prediction − label", "texts")
+    counts, edges = (
+        side.tolist() for side in np.histogram(errors[np.isfinite(errors)], bins=_BINS)
+    )
     charts = [
-        line_chart(lines, Labels("Predictions", "label", "prediction")),
-        histogram(edges.tolist(), counts.tolist(), of_errors),
+        Chart("Predictions", "label", "prediction", lines),
+        Chart("Errors", "prediction − label", "texts", edges=edges, counts=counts),
     ]
     return Section("Ratings", charts=charts)
 
 
-def _mistakes(file: TextFile, answers: Answers, labels: np.ndarray) -> Section:
-    """The wrong predictions with the largest losses."""
-    predicted = answers.predicted
-    wrong = predicted != labels
-    if wrong.ndim == 2:
-        wrong = wrong.any(axis=1)
-    losses = answers.losses(labels)
-    worst = [n for n in np.argsort(-losses, kind="stable") if wrong[n]][:_MOST_MISTAKES]
-    return Section(
-        f"The {len(worst)} worst mistakes" if worst else "No mistakes",
-        cards=[_card(file, answers, labels, int(number)) for number in worst],
-    )
-
-
-def _card(file: TextFile, answers: Answers, labels: np.ndarray, number: int) -> str:
-    shown = answers.shown(number)
-    if file.task.is_regression:
-        said = f"label {labels[number]:g}, predicted {shown}"
-    elif file.task.multi_label:
-        names = (file.task.classes.labels[n] for n in np.flatnonzero(labels[number]))
-        said = f"labels {', '.join(names) or 'none'}; predicted {shown or 'none'}"
+def _example(file: TextFile, answers: Answers, label: Any, number: int) -> Example:
+    """A text with its label, as in ``labels_of``, and what is predicted of it."""
+    task = file.task
+    filters, candidates = {}, []
+    if task.is_regression:
+        true, predicted = [f"{label:g}"], [answers.shown(number)]
     else:
-        probabilities, label = answers.probabilities[number], int(labels[number])
-        said = (
-            f"label {file.task.classes.labels[label]} ({probabilities[label]:.3f}), "
-            f"predicted {shown} ({probabilities.max():.3f})"
-        )
-    return hint(said) + mark("\n".join(file.rows[number].sentences))
+        chosen = np.flatnonzero(label) if task.multi_label else np.array([label], int)
+        true, predicted = [task.classes.labels[n] for n in chosen], [*answers.names(number)]
+        filters = {
+            "Outcome": "right" if true == predicted else "wrong",
+            "True": ", ".join(true) or "none",
+            "Predicted": ", ".join(predicted) or "none",
+        }
+        probabilities = answers.probabilities[number]
+        best = np.argsort(-probabilities, kind="stable")[:_MOST_CANDIDATES]
+        candidates = [(task.classes.labels[n], float(probabilities[n])) for n in best]
+    return Example(
+        str(number + 1),
+        f"Text {number + 1:,}",
+        "\n".join(file.rows[number].sentences),
+        marks={},
+        answers={"true": true, "predicted": predicted},
+        facts=[],
+        filters=filters,
+        candidates=candidates,
+    )

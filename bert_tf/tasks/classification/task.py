@@ -177,7 +177,7 @@ class ClassificationLoss:
 class ClassificationTask(EncoderTask):
     """One class, or one score, per sequence.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`; labels are [B] or [B, 1] float32.
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`; labels are [B] or [B, 1] float32.
 
     Attributes:
       num_classes: number of classes; 1 for a regression.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, setting
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
-from bert_tf.text.tokenizer import kept_counts, windows_of
+from bert_tf.text.windows import kept_counts, windows_of
 
 # Metrics of ratings (``metrics.METRICS``).
 CORRELATIONS = ("spearman", "pearson")

@@ -27,8 +27,7 @@ from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
-from bert_tf.tasks.distillation.losses import SoftTargets
-from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask
+from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask, SoftTargets
 from bert_tf.tasks.distillation.teacher import Teacher
 from bert_tf.train.run import Run
 from bert_tf.tuning.arithmetic import Arithmetic, session_config

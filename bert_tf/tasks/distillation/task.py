@@ -1,4 +1,12 @@
-"""The distillation task: a student learns from labels and from a frozen teacher network."""
+"""The distillation task: a student learns from labels and from a frozen teacher network.
+
+Sources: Hinton et al. 2015, "Distilling the knowledge in a neural network" (soft targets); Sanh et
+al. 2019, "DistilBERT" (soft targets, masked LM and cosine of the hidden states); Jiao et al. 2020,
+"TinyBERT", section 3.1 (hidden states through a projection, and attention).
+
+No gradient flows into the teacher's tensors. Dimensions: N targets, C classes, K of them kept, B
+sequences, S positions.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +14,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import BertOutput, bert_output, bert_specs
+from bert_tf.model.blocks import native_operations
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
 from bert_tf.model.layers import rows_of_sequences
+from bert_tf.model.losses import ClassScores, Decisions
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, Task
 from bert_tf.model.variables import Variables, VariableSpec, frozen_specs
-from bert_tf.tasks.distillation.losses import (
-    DistilledTask,
-    SoftTargets,
-    attention_distances,
-    divergence_from_all,
-    divergence_from_most_probable,
-    most_probable,
-)
 from bert_tf.tasks.distillation.settings import DistillationSettings
 
 # The prefix of the teacher's variables.
@@ -43,8 +45,42 @@ _METRICS = {
 # Features that hold cached soft targets, [B, P, K] each.
 CLASSES, PROBABILITIES = "soft_target_classes", "soft_target_probabilities"
 
+# Lower bound of a probability before its logarithm is taken.
+_LEAST_PROBABILITY = 1e-6
+
 _PROJECTION = "distillation/projection/kernel"
 PROJECTION_HEAD = Head("projection of the hidden states", ("distillation",), "run_distillation.py")
+
+
+class DistilledTask(Task, Protocol):
+    """A task that supports distillation: an encoder with heads on top of its output."""
+
+    @property
+    def loss_name(self) -> str:
+        """Name of the loss on labels, for metrics."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes of a target; 1 for regression, None if it varies, as of positions."""
+
+    @property
+    def score_all_tokens(self) -> bool:
+        """Whether every token has a target, rather than every label."""
+
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """The positions at which the heads read the encoder, [B, S] integers; None for all."""
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> Any:
+        """Computes what ``outputs`` returns from the encoder's output, [B, S, D] float32."""
+
+    def decisions(self, outputs: Any, features: Features, options: ForwardOptions) -> Decisions:
+        """Returns the class scores in ``outputs`` and their weights."""
 
 
 class DistillationOutputs(NamedTuple):
@@ -91,25 +127,19 @@ class DistillationTask:
         return {**labels, **{term: (_METRICS[term],) for term in self.factors}}
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of the student, of the projection and of the teacher."""
-        width, of_teacher = self.config.hidden_size, self.teacher.config.hidden_size
-        projection = [VariableSpec(_PROJECTION, (width, of_teacher))] if self._projects else []
-        return [
-            *self.student.specs(),
-            *projection,
-            *frozen_specs(self.teacher_specs(), prefix=TEACHER),
-        ]
+        """The variables of the student, of the projection and of the teacher.
 
-    def teacher_specs(self) -> list[VariableSpec]:
-        """The teacher's variables under its own names; no heads if soft targets are not used.
-
-        Empty if its targets are cached on disk.
+        The teacher has no heads if there are no soft targets, no variables if they are cached.
         """
+        width, teacher = self.config.hidden_size, self.teacher.config
+        specs = self.student.specs()
+        if self._projects:
+            specs = [*specs, VariableSpec(_PROJECTION, (width, teacher.hidden_size))]
         if self.settings.teacher_cache:
-            return []
-        if SOFT_TARGETS in self.factors:
-            return self.teacher.specs()
-        return bert_specs(self.teacher.config, pooler=False)
+            return specs
+        has_heads = SOFT_TARGETS in self.factors
+        frozen = self.teacher.specs() if has_heads else bert_specs(teacher, pooler=False)
+        return [*specs, *frozen_specs(frozen, prefix=TEACHER)]
 
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
@@ -214,23 +244,20 @@ class DistillationTask:
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
     ) -> tuple[tf.Tensor, tf.Tensor]:
         scores, weights = self.student.decisions(outputs.student, features, options)
-        temperature = self._temperature
+        temperature, most = self._temperature, self.most_targets()
         if self.settings.teacher_cache:
             K = features[CLASSES].shape[-1]
-            targets = SoftTargets(
-                *(tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
-            )
-        elif (most := self.most_targets()) is not None:
+            flat = (tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
+            targets = SoftTargets(*flat)
+        elif most is not None:
             targets = self.soft_targets(outputs.teacher, features, options, most=most)
         else:
-            teacher = self.teacher.decisions(outputs.teacher, features, options)
+            teacher, _ = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
-                target = teacher.scores.logits(options.policy)
+                target = teacher.logits(options.policy)
                 score = tf.cast(scores.product, tf.float32) + scores.bias
                 return tf.reduce_sum(tf.square(score - tf.stop_gradient(target)), -1), weights
-            values = divergence_from_all(
-                scores, teacher.scores, temperature=temperature, options=options
-            )
+            values = divergence_from_all(scores, teacher, temperature=temperature, options=options)
             return values, weights
         values = divergence_from_most_probable(
             scores, targets, temperature=temperature, options=options
@@ -241,9 +268,9 @@ class DistillationTask:
         self, teacher_outputs: Any, features: Features, options: ForwardOptions, *, most: int
     ) -> SoftTargets:
         """The teacher's soft targets with ``most`` classes, from the outputs of its heads."""
-        teacher = self.teacher.decisions(teacher_outputs, features, options)
+        teacher, _ = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
-            teacher.scores.logits(options.policy),
+            teacher.logits(options.policy),
             temperature=self._temperature,
             most=most,
             least_probability=self.settings.min_target_probability,
@@ -294,12 +321,6 @@ def matching_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
     return [math.ceil((layer + 1) * of_teacher / layers) - 1 for layer in range(layers)]
 
 
-def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
-    """For each student layer, the teacher's layer to start from: every second for half as many."""
-    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
-    return [layer * of_teacher // layers for layer in range(layers)]
-
-
 def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:
     """Projects the hidden states to the teacher's width, with one kernel for all layers."""
 
@@ -312,3 +333,122 @@ def _projected(encoded: BertOutput, kernel: tf.Tensor) -> BertOutput:
         layer_outputs=layers,
         embedding_output=project(encoded.embedding_output),
     )
+
+
+class SoftTargets(NamedTuple):
+    """The most probable classes of a teacher.
+
+    Attributes:
+      classes: [N, K] int32.
+      probabilities: [N, K] float32, 0 for classes that are left out.
+    """
+
+    classes: tf.Tensor
+    probabilities: tf.Tensor
+
+
+def most_probable(
+    scores: tf.Tensor, *, temperature: float, most: int, least_probability: float
+) -> SoftTargets:
+    """Returns up to ``most`` classes per target, each with at least ``least_probability``.
+
+    ``scores`` are [N, C] float32. Probabilities are taken at the given temperature and normalised
+    over all classes, so those of one target may sum to less than 1.
+    """
+    scores = tf.stop_gradient(scores) / temperature
+    values, classes = tf.math.top_k(scores, k=most)
+    log_totals = tf.reduce_logsumexp(scores, axis=-1, keepdims=True)
+    probabilities = tf.exp(values - log_totals)
+    kept = tf.cast(probabilities >= least_probability, tf.float32)
+    return SoftTargets(classes, probabilities * kept)
+
+
+def divergence_from_all(
+    student: ClassScores, teacher: ClassScores, *, temperature: float, options: ForwardOptions
+) -> tf.Tensor:
+    """The KL divergence of the student's classes from the teacher's, [N] float32.
+
+    Both are taken at the given temperature. With native layers one operation reads both products,
+    [N, C] each, and keeps two numbers per target for the backward pass.
+    """
+    if student.have_native_losses(options) and teacher.product.dtype == student.product.dtype:
+        divergences, _, _ = native_operations().bert_tf_divergence(
+            product=student.product,
+            bias=student.bias,
+            known_product=tf.stop_gradient(teacher.product),
+            known_bias=tf.stop_gradient(teacher.bias),
+            temperature=temperature,
+        )
+        return divergences
+    targets = tf.stop_gradient(teacher.logits(options.policy)) / temperature
+    logits = student.logits(options.policy) / temperature
+    probabilities = tf.nn.softmax(targets)
+    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, logits)
+    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, targets)
+    return cross_entropy - tf.stop_gradient(entropy)
+
+
+def divergence_from_most_probable(
+    student: ClassScores, targets: SoftTargets, *, temperature: float, options: ForwardOptions
+) -> tf.Tensor:
+    """Like :func:`divergence_from_all`, with all classes that were not kept merged into one.
+
+    Returns [N] float32, a lower bound of the divergence over all classes. The student keeps the
+    total probability that the teacher gives to the other classes; renormalised targets would teach
+    it that these are impossible.
+    """
+    scaled = ClassScores(student.product / temperature, student.bias / temperature)
+    scores = _scores_of(scaled, targets.classes)
+    log_student = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
+    teacher = targets.probabilities
+    is_kept = tf.cast(teacher > 0, tf.float32)
+    among_kept = tf.reduce_sum(teacher * (_safe_log(teacher) - log_student), axis=-1)
+    # Rounded targets may sum to slightly more than 1.
+    teacher_rest = tf.nn.relu(1.0 - tf.reduce_sum(teacher, axis=-1))
+    student_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_student), axis=-1)
+    return among_kept + teacher_rest * (_safe_log(teacher_rest) - _safe_log(student_rest))
+
+
+def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
+    """Gathers the scores of [N, K] classes, [N, K] float32."""
+    products = tf.gather(scores.product, classes, batch_dims=1)
+    return tf.cast(products, tf.float32) + tf.gather(scores.bias, classes)
+
+
+def _log_totals(
+    scores: ClassScores, label: tf.Tensor, score: tf.Tensor, options: ForwardOptions
+) -> tf.Tensor:
+    """The log-sum-exp of the scores over all classes, [N, 1] float32.
+
+    The native operation never materialises the scores: it returns the cross entropy of one
+    ``label`` [N], and adding its ``score`` [N, 1] gives the log-sum-exp.
+    """
+    if not scores.have_native_losses(options):
+        return tf.reduce_logsumexp(scores.logits(options.policy), axis=-1, keepdims=True)
+    losses, _, _ = native_operations().bert_tf_softmax_loss(
+        product=scores.product, bias=scores.bias, labels=label
+    )
+    return losses[:, tf.newaxis] + score
+
+
+def _safe_log(probabilities: tf.Tensor) -> tf.Tensor:
+    return tf.log(tf.maximum(probabilities, _LEAST_PROBABILITY))
+
+
+def attention_distances(
+    student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor], input_mask: tf.Tensor
+) -> tf.Tensor:
+    """Squared differences of attention scores: mean over heads, sum over pairs of layers.
+
+    Scores are [B, N, S, S] for each of L layers, before the softmax; only those between two tokens
+    of ``input_mask`` [B, S] count. Returns [B] float32, summed over pairs of tokens.
+    """
+    mask = tf.cast(input_mask, tf.float32)
+    pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
+
+    def distance(scores: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        scores, target = tf.cast(scores, tf.float32), tf.cast(tf.stop_gradient(target), tf.float32)
+        squares = tf.reduce_mean(tf.squared_difference(scores, target), axis=1)
+        return tf.reduce_sum(squares * pairs, axis=[1, 2])
+
+    return tf.add_n([distance(*layers) for layers in zip(student, teacher)])

@@ -10,8 +10,8 @@ from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.complete import other_function, other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
     ATTENTION,
@@ -19,7 +19,6 @@ from bert_tf.tasks.distillation.task import (
     SOFT_TARGETS,
     TEACHER,
     DistillationTask,
-    initial_layers,
 )
 from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.train.job import InitialWeights, RunModel
@@ -235,6 +234,12 @@ def _initial_weights(
     if teacher.type_vocab_size and not student.type_vocab_size:
         run.message("the student has no segment embeddings, so its teacher's are left out")
     return InitialWeights(settings.teacher_checkpoint, layers)
+
+
+def initial_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
+    """For each student layer, the teacher's layer to start from: every second for half as many."""
+    layers, of_teacher = student.num_hidden_layers, teacher.num_hidden_layers
+    return [layer * of_teacher // layers for layer in range(layers)]
 
 
 def _check_layers(layers: Sequence[int], teacher: BertConfig, student: BertConfig) -> None:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.records.sequences import Encoded, TokenSequence, inputs_of, joined
-from bert_tf.text.tokenizer import Tokenizer, kept_counts
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.windows import kept_counts
 from bert_tf.util.errors import UserError, short_repr
-from bert_tf.util.files import decode_text, read_json_object, read_lines, require_file
+from bert_tf.util.files import decode_text, find_file, read_json_object, read_lines, require_file
 
 VERSION = 1  # goes up when the records of equal input change
 
@@ -68,13 +69,7 @@ class ChoiceFile:
 
 def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
     """The file or directory of a split; raises UserError if there is none."""
-    for name in _NAMES[split]:
-        if (data_dir / name).exists():
-            return data_dir / name
-    raise UserError(
-        f"--{flag}: {data_dir} has no {' or '.join(_NAMES[split])}; give the directory of the "
-        "files."
-    )
+    return find_file(data_dir, _NAMES[split], flag=flag, advice="give the directory of the files")
 
 
 def read_questions(path: Path, *, flag: str, needs_labels: bool) -> ChoiceFile:
@@ -106,16 +101,11 @@ def question_of(values: Any, *, where: str, needs_label: bool = False) -> Questi
     They are ``context``, ``choices`` and, optionally, ``question`` and ``label``, the number of the
     right choice from 0. Raises UserError, which begins with ``where``, for others.
     """
-    given: Mapping[str, Any] = values if isinstance(values, Mapping) else {}
-    context, question, choices = (
-        given.get(name, "") for name in ("context", "question", "choices")
-    )
-    texts = () if isinstance(choices, str) or not isinstance(choices, Sequence) else tuple(choices)
-    if (
-        "context" not in given
-        or len(texts) < 2
-        or not all(isinstance(text, str) for text in (context, question, *texts))
-    ):
+    given: Any = values if isinstance(values, Mapping) else {}
+    context, question, choices = (given.get(name) for name in ("context", "question", "choices"))
+    question = "" if question is None else question
+    texts = tuple(choices) if isinstance(choices, (list, tuple)) else ()
+    if len(texts) < 2 or not all(isinstance(text, str) for text in (context, question, *texts)):
         raise UserError(
             f'{where} needs a text "context" and two texts or more in the list "choices", and may '
             'have a text "question"; correct it.'

@@ -12,8 +12,8 @@ import numpy as np
 
 from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.classes import check_trained_on, read_files
-from bert_tf.finetune.report import REPORT_NAME, results_section
-from bert_tf.finetune.run import as_stored, first_weights
+from bert_tf.finetune.report import Report, worst_examples
+from bert_tf.finetune.run import as_stored
 from bert_tf.finetune.settings import TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
@@ -32,13 +32,10 @@ from bert_tf.tasks.multiple_choice.files import (
 from bert_tf.tasks.multiple_choice.flags import ChoiceSettings
 from bert_tf.tasks.multiple_choice.task import ChoiceTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.train.checks import check_trains
 from bert_tf.train.evaluation import Results
 from bert_tf.train.run import Run
 from bert_tf.util.files import atomic_open
-from bert_tf.util.pages.page import Section, hint, mark, write_page
-
-_MOST_MISTAKES = 30
+from bert_tf.util.page import Example
 
 
 def run(settings: ChoiceSettings) -> Results | None:
@@ -65,24 +62,10 @@ class MultipleChoice(SequenceTask):
 
     @classmethod
     def open(cls, settings: ChoiceSettings, run: Run) -> MultipleChoice:
-        """Reads the files of a run.
-
-        Raises UserError for bad input, and if there is nothing to train or evaluate.
-        """
+        """Reads the files of a run; raises UserError for bad input."""
         settings = as_stored(settings, run)
         check_trained_on(run, cls.name)
-        if first_weights(run) is None:
-            check_trains(run)
         return cls(settings, read_files(settings, find=find_split, read=read_questions))
-
-    def fitted(self, run: Run, max_seq_length: int) -> MultipleChoice:
-        """With room for a context and a choice."""
-        check_length(max_seq_length)
-        return super().fitted(run, max_seq_length)
-
-    def most_records(self) -> int:
-        """One for each question."""
-        return len(self.files[TRAIN].questions)
 
     def network(self, config: BertConfig) -> ChoiceTask:
         """The network of a head with one output."""
@@ -91,6 +74,7 @@ class MultipleChoice(SequenceTask):
     def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
         """One record for each question; only training needs labels."""
         file, length, training = self.files[kind], self.settings.max_seq_length, kind == TRAIN
+        check_length(length)
         parameters = {"max_seq_length": length, "num_choices": file.num_choices}
         return SequenceStage(
             "choice_features",
@@ -125,15 +109,16 @@ class MultipleChoice(SequenceTask):
             "eval_accuracy": float(np.mean(is_right)),
             "eval_loss": float(-np.log(np.maximum(of_labels, least)).mean()),
         }
-        details = {"file": predicted.file.path, "questions": f"{len(questions):,}"}
-        wrong = [n for n in np.argsort(of_labels, kind="stable") if not is_right[n]]
-        cards = [_card(predicted.file, answers, n) for n in wrong[:_MOST_MISTAKES]]
-        sections = [
-            results_section(output_dir, details, results, charted=self.metrics),
-            Section(f"The {len(cards)} worst mistakes" if cards else "No mistakes", cards=cards),
-        ]
-        name = f"{self.name}: {predicted.file.path.name}"
-        write_page(output_dir / REPORT_NAME, name, sections)
+        file = predicted.file
+        Report(
+            f"{self.name}: {file.path.name}",
+            results,
+            {"eval_accuracy": "accuracy"},
+            {"file": file.path, "questions": f"{len(questions):,}"},
+            worst_examples(
+                "Questions", (-of_labels).tolist(), lambda n: _example(file, answers[n], n)
+            ),
+        ).write(output_dir)
         return results
 
     def write(self, predicted: Predicted, answers: Sequence[np.ndarray], output_dir: Path) -> None:
@@ -146,11 +131,18 @@ class MultipleChoice(SequenceTask):
                 output.write(f"{line}\n")
 
 
-def _card(file: ChoiceFile, answers: Sequence[np.ndarray], number: int) -> str:
-    """A question with its choices, their probabilities, and which one is right."""
-    question, own = file.questions[number], answers[number]
-    lines = [question.context, question.question]
-    for place, (choice, probability) in enumerate(zip(question.choices, own)):
-        notes = ["right"] * (place == question.label) + ["chosen"] * (place == own.argmax())
-        lines.append(f"{place} ({probability:.3f}) {choice} {' '.join(notes)}")
-    return hint(f"label {question.label}, predicted {own.argmax()}") + mark("\n".join(lines))
+def _example(file: ChoiceFile, probabilities: np.ndarray, number: int) -> Example:
+    """A question of the report with its right choice, and the probabilities of all."""
+    question, chosen = file.questions[number], int(probabilities.argmax())
+    right = question.choices[question.label or 0]
+    order = np.argsort(-probabilities, kind="stable")
+    return Example(
+        str(number + 1),
+        question.question or f"Question {number + 1:,}",
+        question.context,
+        marks={},
+        answers={"true": [right], "predicted": [question.choices[chosen]]},
+        facts=[f"label {question.label}, predicted {chosen}"],
+        filters={"Outcome": "right" if chosen == question.label else "wrong"},
+        candidates=[(question.choices[n], float(probabilities[n])) for n in order],
+    )

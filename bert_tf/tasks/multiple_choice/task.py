@@ -43,7 +43,7 @@ _ABSENT = -10_000.0
 class ChoiceTask(EncoderTask):
     """One of several sequences per example.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Inputs are [B, C, S]; labels are
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`. Inputs are [B, C, S]; labels are
     [B, 1], numbers of choices. A sequence of one token is the place of a choice that an example
     does not have. Inputs [B, S] are scored alone, for examples that are put together elsewhere.
     """

@@ -155,25 +155,24 @@ class RunRecords:
             "train_records": len(train.record_set) if train else 0,
             "eval_records": len(held_out.record_set) if held_out else 0,
             "sentence_pairs": ", ".join(self.pair_tasks),
-            "masking": self._where_masked(),
             **self._masking_entries(),
             **({"mixture": train.mixture.ledger_entry()} if train and train.mixture else {}),
         }
 
-    def _where_masked(self) -> str:
-        if self.masking is None:
-            return "stored"
-        # In this case the held-out records are the ones without masks.
-        if self.train is not None and self.train.info.masked:
-            return "stored, but drawn for held-out records"
-        return "at training time"
-
     def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:
-            return {}
+            return {"masking": "stored"}
+        # If the training records store masks, the held-out records are the ones without them.
+        is_stored = self.train is not None and self.train.info.masked
         masks = self.masking.options
-        share = {"final_masked_lm_prob": self.final_masked_lm_prob}
-        return {**masks.parameters(), "ngram": masks.ngram, **share}
+        return {
+            "masking": "stored, but drawn for held-out records"
+            if is_stored
+            else "at training time",
+            **masks.parameters(),
+            "ngram": masks.ngram,
+            "final_masked_lm_prob": self.final_masked_lm_prob,
+        }
 
 
 def open_run_records(settings: PretrainingSettings) -> RunRecords:
@@ -374,13 +373,8 @@ class TrainingBatches(TrainingData):
 
     def _order(self, run: Run, part: GlobalBatchSlice) -> Callable[[int], np.ndarray]:
         """A function from a position to the indices of a rank's records there."""
-        return record_order(
-            part,
-            self.records.info.num_records,
-            self.records.mixture,
-            seed=self.settings.run.seed,
-            buckets=self._buckets(run, part),
-        )
+        seed, buckets = self.settings.run.seed, self._buckets(run, part)
+        return record_order(self.records, part, seed=seed, buckets=buckets)
 
     def _buckets(self, run: Run, part: GlobalBatchSlice) -> LengthBuckets | None:
         """The batches of similar length; None for random batches."""

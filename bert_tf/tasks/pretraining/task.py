@@ -73,7 +73,7 @@ def masked_lm_logits(scores: ClassScores, options: ForwardOptions) -> tf.Tensor:
 class PretrainingTask(EncoderTask):
     """Masked LM and next-sentence prediction; either can be left out.
 
-    Implements :class:`bert_tf.tasks.distillation.losses.DistilledTask`.
+    Implements :class:`bert_tf.tasks.distillation.task.DistilledTask`.
 
     Attributes:
       config: the network's configuration.

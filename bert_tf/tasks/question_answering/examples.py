@@ -9,6 +9,7 @@ others leave the key out and have an empty list of answers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ class Example:
       paragraph: index in the file, from 0.
       answers: empty if the question cannot be answered or the file has no answers.
       is_impossible: whether the paragraph has no answer.
+      is_moved: whether the offset of the first answer was up to ``MOST_MOVED`` characters off.
     """
 
     question_id: str
@@ -47,6 +49,12 @@ class Example:
     paragraph: int
     answers: tuple[Answer, ...]
     is_impossible: bool
+    is_moved: bool = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its first answer, if it has one, is at its offset in the context."""
+        return not self.answers or _is_at(self.context, *self.answers[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,19 +64,19 @@ class SquadFile:
     Attributes:
       path: the file.
       examples: at least one.
-      unusable: ids of questions whose first answer is not within ``MOST_MOVED`` characters of its
-        offset in the context.
-      moved: ids of questions whose first answer was within that distance; its offset is corrected.
       first_of: number of questions in the file if ``examples`` are only the first; else None.
       by_characters: whether answers are scored by characters, for languages without blanks.
     """
 
     path: Path
     examples: tuple[Example, ...]
-    unusable: tuple[str, ...]
-    moved: tuple[str, ...] = ()
     first_of: int | None = None
     by_characters: bool = False
+
+    @functools.cached_property
+    def unusable(self) -> tuple[str, ...]:
+        """Ids of questions whose first answer is not near its offset in the context."""
+        return tuple(example.question_id for example in self.examples if not example.is_usable)
 
     @property
     def has_unanswerable(self) -> bool:
@@ -94,14 +102,8 @@ class SquadFile:
         """The first ``count`` questions; the whole file if it does not have more."""
         if count >= len(self.examples):
             return self
-        examples = self.examples[:count]
-        kept = {example.question_id for example in examples}
         return dataclasses.replace(
-            self,
-            examples=examples,
-            unusable=tuple(filter(kept.__contains__, self.unusable)),
-            moved=tuple(filter(kept.__contains__, self.moved)),
-            first_of=len(self.examples),
+            self, examples=self.examples[:count], first_of=len(self.examples)
         )
 
     def __str__(self) -> str:
@@ -122,28 +124,23 @@ def read_squad(
     unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
-    reader = _Reader(path, flag, needs_answers=needs_answers, v2=version_2_with_negative)
-    content = reader.load()
-    examples = tuple(reader.examples(content))
+    values = read_json(path, what=f"--{flag}")
+    content = _Object(values, "the file", f"--{flag}: {path}")
+    if not isinstance(values, dict):
+        raise content.error("it is not an object with 'data'")
+    read = list(_examples(content, needs_answers, version_2_with_negative))
+    unmarked = {example.question_id for example, is_marked in read if not is_marked}
+    examples = tuple(example for example, _ in read)
     if not examples:
         raise UserError(f"--{flag}: {path} has no questions; give a SQuAD file.")
-    if needs_answers and len(reader.unmarked) == len(examples):
+    if needs_answers and len(unmarked) == len(examples):
         raise UserError(f"--{flag}: no question of {path} has an answer; give a file with answers.")
-    if version_2_with_negative and len(reader.unmarked) < len(examples):
+    if version_2_with_negative and len(unmarked) < len(examples):
         examples = tuple(
-            dataclasses.replace(
-                e, is_impossible=e.is_impossible or e.question_id in reader.unmarked
-            )
+            dataclasses.replace(e, is_impossible=True) if e.question_id in unmarked else e
             for e in examples
         )
-    squad = SquadFile(
-        path=path,
-        examples=examples,
-        unusable=tuple(
-            e.question_id for e in examples if e.answers and not _is_at(e.context, *e.answers[0])
-        ),
-        moved=tuple(reader.moved),
-    )
+    squad = SquadFile(path, examples)
     if squad.has_unanswerable and not version_2_with_negative:
         raise UserError(
             f"--{flag}: {path} has questions without an answer, like SQuAD v2.0; "
@@ -170,117 +167,98 @@ def _nearest(context: str, text: str, start: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reader:
-    """Reads the contents of a file; errors name the place, such as ``data[3].paragraphs[1]``.
+class _Object:
+    """An object of a file; errors name its place, such as ``data[3].paragraphs[1]``."""
 
-    ``moved`` collects ids of questions whose first answer was found close to its offset,
-    ``unmarked`` those of questions without answers that do not say whether they are impossible.
-    """
+    values: dict[str, Any]
+    place: str
+    file: str
 
-    path: Path
-    flag: str
-    needs_answers: bool
-    v2: bool
-    moved: list[str] = dataclasses.field(default_factory=list)
-    unmarked: set[str] = dataclasses.field(default_factory=set)
-
-    def load(self) -> dict[str, Any]:
-        """Loads the whole file; validates only its outermost structure."""
-        content = read_json(self.path, what=f"--{self.flag}")
-        if not isinstance(content, dict):
-            raise self._error("it is not an object with 'data'")
-        return content
-
-    def examples(self, content: dict[str, Any]) -> Iterator[Example]:
-        """Yields all questions."""
-        places: dict[str, str] = {}
-        paragraph_number = 0
-        for article, article_place in self._items(content, "data", ""):
-            title = self._value(article, "title", str, article_place, default="")
-            for paragraph, place in self._items(article, "paragraphs", article_place):
-                context = self._value(paragraph, "context", str, place)
-                for question, question_place in self._items(paragraph, "qas", place):
-                    example = self._example(
-                        question, question_place, context, title, paragraph_number
-                    )
-                    first = places.setdefault(example.question_id, question_place)
-                    if first != question_place:
-                        raise self._error(
-                            f"{first} and {question_place} have the same id "
-                            f"{short_repr(example.question_id)}; every question needs a unique id"
-                        )
-                    yield example
-                paragraph_number += 1
-
-    def _example(
-        self, question: dict[str, Any], place: str, context: str, title: str, paragraph: int
-    ) -> Example:
-        question_id = self._question_id(question, place)
-        is_impossible = self._value(question, "is_impossible", bool, place, default=False)
-        answers = self._answers(question, place)
-        if is_impossible and not any(answer.text.strip() for answer in answers):
-            answers = ()
-        located = tuple(Answer(text, _nearest(context, text, start)) for text, start in answers)
-        if located[:1] != answers[:1]:
-            self.moved.append(question_id)
-        if is_impossible and answers:
-            raise self._error(f"{place} ({question_id}) is_impossible but has answers")
-        is_unmarked = not answers and "is_impossible" not in question
-        if is_unmarked:
-            self.unmarked.add(question_id)
-        if self.needs_answers and not (is_impossible or answers or (is_unmarked and self.v2)):
-            raise self._error(
-                f"{place} ({question_id}) has no answer; training needs one, or "
-                "--version_2_with_negative and 'is_impossible'"
-            )
-        text = self._value(question, "question", str, place)
-        return Example(question_id, text, context, title, paragraph, located, is_impossible)
-
-    def _question_id(self, question: dict[str, Any], place: str) -> str:
-        """The id as a string; integers are converted, since JSON predictions have string keys."""
-        value = question.get("id")
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return self._value(question, "id", str, place)
-
-    def _answers(self, question: dict[str, Any], place: str) -> tuple[Answer, ...]:
-        if "answers" not in question and not self.needs_answers:
-            return ()
-        return tuple(
-            Answer(
-                self._value(answer, "text", str, answer_place),
-                self._value(answer, "answer_start", int, answer_place),
-            )
-            for answer, answer_place in self._items(question, "answers", place)
-        )
-
-    def _items(
-        self, parent: dict[str, Any], key: str, place: str
-    ) -> Iterator[tuple[dict[str, Any], str]]:
-        """Yields the objects in a list, each with its place."""
-        values = self._value(parent, key, list, place)
-        for index, value in enumerate(values):
-            item_place = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
-            if not isinstance(value, dict):
-                raise self._error(f"{item_place} is not an object")
-            yield value, item_place
-
-    def _value(
-        self, parent: dict[str, Any], key: str, kind: type, place: str, default: Any = None
-    ) -> Any:
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
         """Returns a value of type ``kind``, which must exist unless there is a default."""
-        value = parent.get(key, default)
+        value = self.values.get(key, default)
         # In Python, True is an int; in JSON, it is not a number.
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         kinds = {str: "text", int: "an integer", bool: "true or false", list: "a list"}
-        where = place or "the file"
-        if key not in parent:
-            raise self._error(f"{where} has no {key!r}")
-        raise self._error(f"{key!r} of {where} is not {kinds[kind]}")
+        if key not in self.values:
+            raise self.error(f"{self.place} has no {key!r}")
+        raise self.error(f"{key!r} of {self.place} is not {kinds[kind]}")
 
-    def _error(self, problem: str) -> UserError:
+    def items(self, key: str) -> Iterator[_Object]:
+        """Yields the objects in a list."""
+        above = f"{self.place}." if "[" in self.place else ""
+        for index, values in enumerate(self.get(key, list)):
+            place = f"{above}{key}[{index}]"
+            if not isinstance(values, dict):
+                raise self.error(f"{place} is not an object")
+            yield _Object(values, place, self.file)
+
+    def error(self, problem: str) -> UserError:
+        """An error that says what is wrong with the file."""
         return UserError(
-            f"--{self.flag}: {self.path} is not a SQuAD file: {problem}; "
-            "correct it or give another file."
+            f"{self.file} is not a SQuAD file: {problem}; correct it or give another file."
         )
+
+
+def _examples(content: _Object, needs_answers: bool, v2: bool) -> Iterator[tuple[Example, bool]]:
+    """Yields all questions, and whether each has an answer or says that it has none."""
+    places: dict[str, str] = {}
+    number = 0
+    for article in content.items("data"):
+        title = article.get("title", str, "")
+        for paragraph in article.items("paragraphs"):
+            context = paragraph.get("context", str)
+            for question in paragraph.items("qas"):
+                question_id = _id_of(question)
+                answers = _answers(question, optional=not needs_answers)
+                is_impossible = question.get("is_impossible", bool, False)
+                if is_impossible and answers:
+                    raise question.error(
+                        f"{question.place} ({question_id}) is_impossible but has answers"
+                    )
+                is_marked = bool(answers) or "is_impossible" in question.values
+                has_answer = is_impossible or answers or (v2 and not is_marked)
+                if needs_answers and not has_answer:
+                    raise question.error(
+                        f"{question.place} ({question_id}) has no answer; training needs one, or "
+                        "--version_2_with_negative and 'is_impossible'"
+                    )
+                text = question.get("question", str)
+                first = places.setdefault(question_id, question.place)
+                if first != question.place:
+                    raise question.error(
+                        f"{first} and {question.place} have the same id "
+                        f"{short_repr(question_id)}; every question needs a unique id"
+                    )
+                located = tuple(Answer(a.text, _nearest(context, *a)) for a in answers)
+                is_moved = located[:1] != answers[:1]
+                yield (
+                    Example(
+                        *(question_id, text, context, title, number, located),
+                        is_impossible=is_impossible,
+                        is_moved=is_moved,
+                    ),
+                    is_marked,
+                )
+            number += 1
+
+
+def _id_of(question: _Object) -> str:
+    """The id as a string; integers are converted, since JSON predictions have string keys."""
+    value = question.values.get("id")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return question.get("id", str)
+
+
+def _answers(question: _Object, *, optional: bool) -> tuple[Answer, ...]:
+    """The answers as they are given; of an impossible question, no empty ones."""
+    if "answers" not in question.values and optional:
+        return ()
+    answers = tuple(
+        Answer(answer.get("text", str), answer.get("answer_start", int))
+        for answer in question.items("answers")
+    )
+    has_text = any(answer.text.strip() for answer in answers)
+    return answers if has_text or not question.get("is_impossible", bool, False) else ()

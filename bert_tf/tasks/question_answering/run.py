@@ -15,14 +15,24 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.record import require_record, write_record
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
-from bert_tf.tasks.question_answering.features import feature_stage, most_windows, note_on_unusable
-from bert_tf.tasks.question_answering.scores import note_on_unit, scored_by
+from bert_tf.tasks.question_answering.metrics import (
+    ThresholdPoint,
+    best_threshold,
+    evaluate,
+    note_on_unit,
+    official_best,
+    question_scores,
+    scored_by,
+    threshold_curve,
+)
 from bert_tf.tasks.question_answering.settings import AnswerSettings, SquadSettings
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.windows import (
     SpanCandidates,
     WindowSettings,
+    feature_stage,
     fitting_windows,
+    note_on_unusable,
 )
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.evaluation import Results
@@ -111,10 +121,6 @@ class QuestionAnswering(SequenceTask):
         WindowSettings(**lengths).validate()
         return QuestionAnswering(dataclasses.replace(settings, **lengths), self.files)
 
-    def most_records(self) -> int:
-        """An upper bound from the lengths of the texts."""
-        return most_windows(self.files[TRAIN], self.settings.windows)
-
     def network(self, config: BertConfig) -> SpanTask:
         """A network with a span head."""
         return SpanTask(config, num_candidates=self.settings.answers.n_best_size)
@@ -129,15 +135,13 @@ class QuestionAnswering(SequenceTask):
             num_workers=self.settings.num_workers,
         )
 
-    # A run that only trains does not load what answers and scores.
-
     def decode(self, predicted: Predicted) -> Predictions:
         """The answers, with the threshold that is best for them if the user wants it.
 
         Raises UserError as :func:`decode_answers`.
         """
-        from bert_tf.tasks.question_answering.answers import best_span_texts, decode_answers
-        from bert_tf.tasks.question_answering.metrics import best_threshold, threshold_curve
+        # Imported here so that a run that only trains does not load it.
+        from bert_tf.tasks.question_answering.answers import decode_answers
 
         settings, squad = self.settings, predicted.file
         tokenizer = predicted.tokenizer_files.load()
@@ -146,12 +150,10 @@ class QuestionAnswering(SequenceTask):
         def answered(chosen: AnswerSettings) -> Predictions:
             return decode_answers(squad, tokenizer, settings.windows, candidates, chosen)
 
-        found = answered(settings.answers)
-        can_tune = settings.answers.version_2_with_negative and squad.is_scored
-        if not (can_tune and settings.tune_threshold):
-            return found
-        curve = threshold_curve(squad, best_span_texts(squad, found), found.null_odds)
-        best = best_threshold(curve).threshold
+        as_given = answered(settings.answers)
+        if not (self._is_version_2 and squad.is_scored and settings.tune_threshold):
+            return as_given
+        best = best_threshold(_curve(squad, as_given)).threshold
         return answered(dataclasses.replace(settings.answers, null_score_diff_threshold=best))
 
     def score(self, predicted: Predicted, answers: Predictions, output_dir: Path) -> Results:
@@ -159,11 +161,9 @@ class QuestionAnswering(SequenceTask):
 
         A threshold that was given or chosen is stored with the model.
         """
-        from bert_tf.tasks.question_answering.answers import best_span_texts, write_predictions
-        from bert_tf.tasks.question_answering.metrics import evaluate, official_best
+        from bert_tf.tasks.question_answering.answers import write_predictions
 
-        settings, squad = self.settings, predicted.file
-        version_2 = settings.answers.version_2_with_negative
+        settings, squad, version_2 = self.settings, predicted.file, self._is_version_2
         is_given = _THRESHOLD not in settings.run.command.defaulted
         if version_2 and (settings.tune_threshold or is_given):
             record = require_record(output_dir)
@@ -181,14 +181,34 @@ class QuestionAnswering(SequenceTask):
         if not version_2:
             return scores
         # Every question's best span is known, so the best thresholds can be computed too.
-        spans = best_span_texts(squad, answers)
-        return {**scores, **official_best(squad, spans, answers.null_odds)}
+        return {**scores, **official_best(squad, answers.span_texts(squad), answers.null_odds)}
 
-    def conclude(self, job: Job, by_seed: Mapping[int, Results]) -> None:
+    def conclude(self, job: Job, results: Results) -> None:
         """Writes the report, and logs its main result."""
-        from bert_tf.tasks.question_answering.report import report_run
+        from bert_tf.finetune.evaluation import FileEvaluation
+        from bert_tf.tasks.question_answering.report import report_of
 
-        report_run(self.settings, self.files.get(TRAIN), self.files[PREDICT], job, by_seed)
+        evaluation, squad = job.data.evaluation, self.files[PREDICT]
+        assert isinstance(evaluation, FileEvaluation)
+        answers: Predictions = evaluation.answers
+        curve = _curve(squad, answers) if self._is_version_2 else []
+        scores = question_scores(squad, answers.answers, version_2=self._is_version_2)
+        report_of(squad, scores, answers, results, curve).write(job.settings.output_dir)
+        super().conclude(job, results)
+        if curve:
+            best = best_threshold(curve)
+            job.run.message(
+                f"--null_score_diff_threshold={best.threshold:.4f} would be best for these "
+                f"questions: exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
+            )
+
+    @property
+    def _is_version_2(self) -> bool:
+        return self.settings.answers.version_2_with_negative
+
+
+def _curve(squad: SquadFile, answers: Predictions) -> list[ThresholdPoint]:
+    return threshold_curve(squad, answers.span_texts(squad), answers.null_odds)
 
 
 def _read(settings: SquadSettings, kind: str) -> SquadFile:

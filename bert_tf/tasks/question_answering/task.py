@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -44,7 +43,7 @@ class SpanLogits(NamedTuple):
 class SpanTask(EncoderTask):
     """Predicts the first and last position of an answer: two targets per sequence, one loss term.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`, whose predictions are the
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`, whose predictions are the
     ``num_candidates`` best positions.
     """
 
@@ -58,8 +57,12 @@ class SpanTask(EncoderTask):
     num_classes: ClassVar = None
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of BERT without its pooler, and of the span head."""
-        return squad_specs(self.config)
+        """The variables of BERT without its pooler, and of the head, under google's names."""
+        return [
+            *bert_specs(self.config, pooler=False),
+            VariableSpec(f"{SQUAD_SCOPE}/output_weights", (2, self.config.hidden_size)),
+            VariableSpec(f"{SQUAD_SCOPE}/output_bias", (2,), 0.0),
+        ]
 
     def head_outputs(
         self,
@@ -68,16 +71,23 @@ class SpanTask(EncoderTask):
         features: Features,
         options: ForwardOptions,
     ) -> SpanLogits:
-        """The logits of every position, from the encoder's output."""
+        """The logits of every position, from the encoder's output, [B, S, D] float32."""
         del features
-        return span_head(sequence_output, variables, options)
+        B, S, D = shape_of(sequence_output)
+        with variables.scope(SQUAD_SCOPE) as head:
+            rows = tf.reshape(sequence_output, [B * S, D])
+            logits = project_to_classes(
+                rows, head["output_weights"], head["output_bias"], policy=options.policy
+            )
+            start, end = tf.unstack(tf.reshape(logits, [B, S, 2]), axis=-1)
+        return SpanLogits(start, end)
 
     def decisions(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
     ) -> Decisions:
         """The logits of first and of last positions, each with half the weight."""
         del options
-        scores = position_scores(outputs, features)
+        scores = _position_scores(outputs, features)
         S = shape_of(scores)[1]
         weights = tf.fill(tf.shape(scores)[:1], 0.5)
         return Decisions(ClassScores(scores, tf.zeros([S])), weights)
@@ -89,35 +99,40 @@ class SpanTask(EncoderTask):
     def losses(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """The cross entropies of both positions."""
-        return {POSITION: span_sums(outputs, features, options)}
+        """The loss and accuracy of a batch.
+
+        The loss of an example is the mean of the cross entropies of its two positions, as in
+        google-research/bert, but only over positions with a token, so that padding has no effect.
+        Each of the two positions counts half in loss and accuracy. ``start_positions`` and
+        ``end_positions`` are [B, 1] or [B].
+        """
+        # Two targets per example, each with half the weight.
+        scores = _position_scores(outputs, features)
+        labels = tf.concat([features["start_positions"], features["end_positions"]], axis=0)
+        labels = tf.reshape(labels, [-1])
+        weights = tf.fill(tf.shape(labels), 0.5)
+        return {POSITION: classification_sums(scores, labels, weights, policy=options.policy)}
 
     def predictions(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """The fields of :class:`SpanCandidates`."""
+        """The fields of :class:`SpanCandidates`: the K best positions in every context.
+
+        ``input_mask`` and ``segment_ids`` are [B, S]; the context is the second segment without its
+        final [SEP].
+        """
         del options
         k = min(self.num_candidates, self.config.max_position_embeddings)
-        return span_candidates(outputs, features, k=k)._asdict()
-
-
-def span_candidates(
-    logits: SpanLogits, features: Mapping[str, tf.Tensor], *, k: int
-) -> SpanCandidates:
-    """The K best first and last positions in every context.
-
-    Logits, ``input_mask`` and ``segment_ids`` are [B, S]; the context is the second segment without
-    its final [SEP].
-    """
-    mask = features["input_mask"]
-    _, S = shape_of(mask)
-    last = tf.reduce_sum(mask, axis=-1, keepdims=True) - 1
-    is_before_last = tf.cast(tf.range(S)[tf.newaxis] < last, mask.dtype)
-    in_context = mask * features["segment_ids"] * is_before_last
-    found = [_best(scores, in_context, k) for scores in logits]
-    (start_logits, start_indices), (end_logits, end_indices) = found
-    null_logits = logits.start[:, 0] + logits.end[:, 0]
-    return SpanCandidates(start_indices, start_logits, end_indices, end_logits, null_logits)
+        mask = features["input_mask"]
+        _, S = shape_of(mask)
+        last = tf.reduce_sum(mask, axis=-1, keepdims=True) - 1
+        is_before_last = tf.cast(tf.range(S)[tf.newaxis] < last, mask.dtype)
+        in_context = mask * features["segment_ids"] * is_before_last
+        start_logits, start_indices = _best(outputs.start, in_context, k)
+        end_logits, end_indices = _best(outputs.end, in_context, k)
+        null_logits = outputs.start[:, 0] + outputs.end[:, 0]
+        best = SpanCandidates(start_indices, start_logits, end_indices, end_logits, null_logits)
+        return best._asdict()
 
 
 def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -130,48 +145,7 @@ def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.
     return values, indices
 
 
-def squad_specs(config: BertConfig) -> list[VariableSpec]:
-    """The variables of the network, under google-research/bert's names; there is no pooler."""
-    return [
-        *bert_specs(config, pooler=False),
-        VariableSpec(f"{SQUAD_SCOPE}/output_weights", (2, config.hidden_size)),
-        VariableSpec(f"{SQUAD_SCOPE}/output_bias", (2,), 0.0),
-    ]
-
-
-def span_head(
-    sequence_output: tf.Tensor, variables: Variables, options: ForwardOptions
-) -> SpanLogits:
-    """Applies the head to the encoder's output, [B, S, D] float32."""
-    B, S, D = shape_of(sequence_output)
-    with variables.scope(SQUAD_SCOPE) as head:
-        rows = tf.reshape(sequence_output, [B * S, D])
-        logits = project_to_classes(
-            rows, head["output_weights"], head["output_bias"], policy=options.policy
-        )
-        start, end = tf.unstack(tf.reshape(logits, [B, S, 2]), axis=-1)
-    return SpanLogits(start, end)
-
-
-def span_sums(
-    logits: SpanLogits, features: Mapping[str, tf.Tensor], options: ForwardOptions
-) -> Sums:
-    """The loss and accuracy of a batch.
-
-    The loss of an example is the mean of the cross entropies of its two positions, as in
-    google-research/bert, but only over positions with a token, so that padding has no effect. Each
-    of the two positions counts half in loss and accuracy. ``start_positions`` and
-    ``end_positions`` are [B, 1] or [B].
-    """
-    # Two targets per example, each with half the weight.
-    scores = position_scores(logits, features)
-    labels = tf.concat([features["start_positions"], features["end_positions"]], axis=0)
-    labels = tf.reshape(labels, [-1])
-    weights = tf.fill(tf.shape(labels), 0.5)
-    return classification_sums(scores, labels, weights, policy=options.policy)
-
-
-def position_scores(logits: SpanLogits, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def _position_scores(logits: SpanLogits, features: Features) -> tf.Tensor:
     """[2 * B, S] float32: logits of all first positions, then of all last ones.
 
     The logits of padding are so low that a softmax ignores them.

@@ -17,17 +17,21 @@ import dataclasses
 import itertools
 import json
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from bert_tf.records.layouts import LABEL_IDS, TAGGING_PREDICTION, TAGGING_TRAINING, WORD_STARTS
 from bert_tf.records.sequences import Encoded, SequenceStage, padded, padded_inputs
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.windows import windows_of_words
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import find_file, read_lines
+
+LABELS = "labels"  # predictions at all positions, of which those at word starts count
 
 STAGE = "tagging_features"
 VERSION = 2  # goes up when the records of equal input change
@@ -234,68 +238,6 @@ class WindowSettings:
             )
 
 
-class Window(NamedTuple):
-    """One sequence of a sentence.
-
-    Attributes:
-      words: the words in it.
-      scored: those that are trained, scored and predicted in it; the others are context.
-    """
-
-    words: slice
-    scored: slice
-
-
-def windows_of_words(num_pieces: Sequence[int], settings: WindowSettings) -> list[Window]:
-    """Splits a sentence into windows, each with as many whole words as fit.
-
-    Every word is scored in exactly one window, and each window scores at least one word. The
-    context of a word is the number of tokens to its left or right in the window, whichever is
-    smaller; of equal windows the first one counts. ``num_pieces`` are the words' numbers of tokens,
-    from 1 to ``settings.room``.
-    """
-    offsets = [0, *itertools.accumulate(num_pieces)]
-    spans = _spans(offsets, settings)
-    first_scored = [0, *(_first_scored(offsets, *pair) for pair in zip(spans, spans[1:]))]
-    return [
-        Window(slice(*span), slice(first, end))
-        for span, first, end in zip(spans, first_scored, [*first_scored[1:], len(num_pieces)])
-        if first < end
-    ]
-
-
-def _spans(offsets: Sequence[int], settings: WindowSettings) -> list[tuple[int, int]]:
-    """The words [start, end) of windows; ``offsets`` are the tokens before each word and in all."""
-    spans: list[tuple[int, int]] = []
-    start = end = 0
-    while end < len(offsets) - 1:
-        end = bisect_right(offsets, offsets[start] + settings.room) - 1
-        spans.append((start, end))
-        if end < len(offsets) - 1:
-            farthest = bisect_right(offsets, offsets[start] + settings.stride) - 1
-            # The next window has at least one more word.
-            nearest = bisect_left(offsets, offsets[end + 1] - settings.room)
-            start = min(max(farthest, nearest, start + 1), end)
-    return spans
-
-
-def _first_scored(offsets: Sequence[int], window: tuple[int, int], later: tuple[int, int]) -> int:
-    """The first word that has more context in the later one of two consecutive windows.
-
-    In the overlap, each has its end nearer to the word on one side: the earlier window to the right
-    of it, the later one to the left.
-    """
-    (_, end), (start, _) = window, later
-    return next(
-        (
-            word
-            for word in range(start, end)
-            if offsets[word] - offsets[start] > offsets[end] - offsets[word + 1]
-        ),
-        end,
-    )
-
-
 def feature_stage(
     file: TaggedFile,
     *,
@@ -329,6 +271,7 @@ def feature_stage(
         items_per_batch=256,
         total_per_worker=10_000,
         num_workers=num_workers,
+        most_records=file.num_words,
     )
 
 
@@ -354,7 +297,8 @@ def sequences_of(
     """
     pieces = [tokenizer.encode(word)[: windows.room] or [tokenizer.unk_id] for word in words]
     sequences = []
-    for inside, scored in windows_of_words([len(word) for word in pieces], windows):
+    lengths = [len(word) for word in pieces]
+    for inside, scored in windows_of_words(lengths, windows.room, windows.stride):
         starts = [0]
         for number, word in enumerate(pieces[inside], start=inside.start):
             starts += [int(scored.start <= number < scored.stop), *[0] * (len(word) - 1)]
@@ -401,3 +345,15 @@ class SentenceEncoder:
             "cut_sentences": cut,
         }
         return Encoded(features, counts)
+
+
+def predicted_labels(
+    sentences: Sequence[Sequence[str]], labels: Sequence[str], predictions: Mapping[str, np.ndarray]
+) -> list[list[str]]:
+    """The predicted labels of the words of each sentence, from predictions [N, S]."""
+    numbers = predictions[LABELS][predictions[WORD_STARTS] > 0].tolist()
+    num_words = sum(map(len, sentences))
+    if len(numbers) != num_words:
+        raise ValueError(f"{len(numbers)} words were predicted, not {num_words}")
+    following = (labels[number] for number in numbers)
+    return [list(itertools.islice(following, len(words))) for words in sentences]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.finetune.report import REPORT_NAME, confusion_table, results_section
+from bert_tf.finetune.report import Report, confusion_table, worst_examples
 from bert_tf.finetune.scores import Counts
 from bert_tf.tasks.tagging.chunks import (
     CORRECT,
-    MISSED,
     ONLY_TYPE,
     OUTCOMES,
-    SPURIOUS,
-    WRONG_BOUNDARIES,
     WRONG_TYPE,
     Entity,
     Match,
@@ -30,26 +26,10 @@ from bert_tf.tasks.tagging.chunks import (
     words_as_entities,
 )
 from bert_tf.tasks.tagging.files import Sentence, TaggedFile
-from bert_tf.util.pages.page import Section, Table, badge, hint, mark, write_page
+from bert_tf.util.page import Example, Section, Table
 
-_MOST_SENTENCES = 30
 _NONE = "none"
 _ANY_TYPE = "entity"  # shown for entities whose labels have no type
-# The style sheet's classes of good, middling and bad answers.
-_STYLES = {CORRECT: "exact", WRONG_BOUNDARIES: "partly"}
-
-
-class _Judged(NamedTuple):
-    """A sentence with its entities; ``loss`` is the sum of its words' cross entropies."""
-
-    sentence: Sentence
-    matches: list[Match]
-    loss: float
-
-    @property
-    def num_wrong(self) -> int:
-        """The number of entities that are not correct."""
-        return sum(match.outcome != CORRECT for match in self.matches)
 
 
 def write_report(
@@ -66,28 +46,38 @@ def write_report(
     sentences] float32.
     """
     has_entities = are_of_entities(file.labels)
-    find = entities_of if has_entities else words_as_entities
-    ends = np.cumsum([len(sentence.words) for sentence in file.sentences])
-    judged = [
-        _Judged(sentence, match_entities(find(sentence.labels), find(labels)), float(loss.sum()))
-        for sentence, labels, loss in zip(file.sentences, predicted, np.split(losses, ends[:-1]))
+    find, unit = (entities_of, "entities") if has_entities else (words_as_entities, "words")
+    matches = [
+        match_entities(find(sentence.labels), find(labels))
+        for sentence, labels in zip(file.sentences, predicted)
     ]
     counts = count_entities((s.labels for s in file.sentences), predicted, find=find)
-    details = {
-        "file": file.path,
-        "sentences": f"{len(file.sentences):,}",
-        "words": f"{file.num_words:,}",
-    }
-    score = "eval_f1" if has_entities else "eval_accuracy"
-    sections = [
-        results_section(output_dir, details, results, charted=[score]),
-        _types(counts, judged, unit="entities" if has_entities else "words"),
-        _worst(judged, shows_correct=has_entities),
+    everything = [*itertools.chain(*matches)]
+    ends = np.cumsum([len(sentence.words) for sentence in file.sentences])
+    costs = [
+        (num_wrong(of_sentence), float(loss.sum()))
+        for of_sentence, loss in zip(matches, np.split(losses, ends[:-1]))
     ]
-    write_page(output_dir / REPORT_NAME, f"Labels of {file.path.name}", sections)
+    Report(
+        f"Labels of {file.path.name}",
+        results,
+        {"eval_f1": "f1"} if has_entities else {"eval_accuracy": "accuracy"},
+        {
+            "file": file.path,
+            "sentences": f"{len(file.sentences):,}",
+            "words": f"{file.num_words:,}",
+        },
+        worst_examples("Sentences", costs, lambda n: _example(file.sentences[n], matches[n])),
+        sections=[Section("Types", tables=list(_tables(counts, everything, unit)))],
+    ).write(output_dir)
 
 
-def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str) -> Section:
+def num_wrong(matches: Sequence[Match]) -> int:
+    """The number of a sentence's entities that are not correct."""
+    return sum(match.outcome != CORRECT for match in matches)
+
+
+def _tables(counts: Mapping[str, Counts], matches: Sequence[Match], unit: str) -> Iterator[Table]:
     named = {_shown(kind): of_kind for kind, of_kind in counts.items()}
     rows = [
         (
@@ -98,100 +88,53 @@ def _types(counts: Mapping[str, Counts], judged: Sequence[_Judged], *, unit: str
         for name, of_kind in [*named.items(), ("all", total(counts.values()))]
     ]
     columns = ("type", "precision", "recall", "F1", unit, "predicted", "correct")
-    matches = [match for sentence in judged for match in sentence.matches]
+    yield Table("Scores of each type", columns, rows)
     outcomes = collections.Counter(match.outcome for match in matches)
-    became = [
-        (name, f"{outcomes[name]:,}", what) for name, what in OUTCOMES.items() if outcomes[name]
-    ]
-    return Section(
-        "Types",
-        tables=[
-            Table("Scores of each type", columns, rows),
-            Table(f"What became of {unit}", ("outcome", unit, "meaning"), became),
-            _confusions(matches, list(counts), unit),
-        ],
-    )
-
-
-def _confusions(matches: Sequence[Match], types: Sequence[str], unit: str) -> Table:
-    """Types of matched entities; without a partner, an entity is confused with none."""
-    numbers = {kind: number for number, kind in enumerate(types)}
+    became = [(name, f"{outcomes[name]:,}", OUTCOMES[name]) for name in OUTCOMES if outcomes[name]]
+    yield Table(f"What became of {unit}", ("outcome", unit, "meaning"), became)
+    # Without a partner, an entity is confused with none.
+    numbers = {kind: number for number, kind in enumerate(counts)}
     labelled, predicted = (
-        np.array([numbers[entity.type] if entity else len(types) for entity in side], int)
+        np.array([numbers[entity.type] if entity else len(numbers) for entity in side], int)
         for side in ([match.labelled for match in matches], [match.predicted for match in matches])
     )
-    names = [*map(_shown, types), _NONE]
-    return confusion_table(names, labelled, predicted, unit=unit)
+    yield confusion_table([*named, _NONE], labelled, predicted, unit=unit)
 
 
-def _worst(judged: Sequence[_Judged], *, shows_correct: bool) -> Section:
-    """The sentences with most wrong entities; of equal ones, the larger loss comes first."""
-    wrong = [sentence for sentence in judged if sentence.num_wrong]
-    wrong.sort(key=lambda sentence: (-sentence.num_wrong, -sentence.loss))
-    kept = wrong[:_MOST_SENTENCES]
-    return Section(
-        f"The {len(kept)} worst sentences" if kept else "No mistakes",
-        legend=_legend() if kept else (),
-        cards=[_card(sentence, shows_correct) for sentence in kept],
+def _example(sentence: Sentence, matches: Sequence[Match]) -> Example:
+    """A sentence whose entities are marked, and listed by what became of them."""
+    became: dict[str, list[str]] = {name: [] for name in OUTCOMES}
+    for match in matches:
+        became[match.outcome].append(_said(sentence.words, match))
+    ends = np.cumsum([len(word) + 1 for word in sentence.words]) - 1
+    wrong = num_wrong(matches)
+
+    def places(entities: Sequence[Entity | None]) -> list[tuple[int, int]]:
+        firsts = [0, *(int(end) + 1 for end in ends)]
+        return [(firsts[e.start], int(ends[e.end - 1])) for e in entities if e is not None]
+
+    return Example(
+        str(sentence.first_line),
+        f"Line {sentence.first_line:,}",
+        " ".join(sentence.words),
+        marks={
+            "true": places([match.labelled for match in matches]),
+            "predicted": places([match.predicted for match in matches]),
+        },
+        answers={name: entities for name, entities in became.items() if entities},
+        facts=[f"{wrong} of {len(matches)} wrong"],
+        filters={"Wrong": str(wrong)},
     )
 
 
-def _legend() -> list[str]:
-    """Explains the marks, on examples."""
-    words = ("some", "words")
-    rows = (
-        (Match(Entity("A", 0, 1), Entity("A", 0, 1)), "labelled and predicted"),
-        (Match(Entity("A", 0, 1), Entity("B", 0, 1)), "labelled as A, predicted as B"),
-        (Match(Entity("A", 0, 2), Entity("A", 1, 2)), "predicted at some of the labelled words"),
-        (Match(Entity("A", 0, 1), None), "labelled only"),
-        (Match(None, Entity("A", 0, 1)), "predicted only"),
-    )
-    return [
-        f"{marked(words[: match.entities[0].end], [match])} {mark(what)}" for match, what in rows
-    ]
-
-
-def _card(judged: _Judged, shows_correct: bool) -> str:
-    """A sentence with its marks, under its line in the file."""
-    matches = [m for m in judged.matches if shows_correct or m.outcome != CORRECT]
-    count = f"{judged.num_wrong} of {len(judged.matches)} wrong"
-    place = hint(f"line {judged.sentence.first_line:,}: {count}")
-    return place + marked(judged.sentence.words, matches)
-
-
-def marked(words: Sequence[str], matches: Sequence[Match]) -> str:
-    """HTML of a sentence, with each entity marked and its outcome and types written after it.
-
-    Labelled words have a background, and predicted ones a line under them.
-    """
-    labelled, predicted = ([0] * len(words) for _ in range(2))
-    ending = collections.defaultdict(list)
-    for number, match in enumerate(matches, start=1):
-        for of_words, entity in zip((labelled, predicted), match):
-            if entity is not None:
-                of_words[entity.start : entity.end] = [number] * (entity.end - entity.start)
-        ending[max(entity.end for entity in match.entities)].append(match)
-    pieces = []
-    for numbers, places in itertools.groupby(
-        range(len(words)), lambda n: (labelled[n], predicted[n])
-    ):
-        run = list(places)
-        styles = [name for name, number in zip(("true", "predicted"), numbers) if number]
-        pieces.append(mark(" ".join(words[run[0] : run[-1] + 1]), *styles))
-        pieces += map(_badge, ending[run[-1] + 1])
-    return " ".join(pieces)
-
-
-def _badge(match: Match) -> str:
-    names = [_shown(entity.type) for entity in match.entities]
-    text = {
-        CORRECT: names[0],
-        WRONG_BOUNDARIES: f"{names[0]}, {WRONG_BOUNDARIES}",
-        WRONG_TYPE: f"{names[0]}, predicted as {names[-1]}",
-        MISSED: f"{MISSED} {names[0]}",
-        SPURIOUS: f"{SPURIOUS} {names[0]}",
-    }[match.outcome]
-    return badge(text, _STYLES.get(match.outcome, "wrong"))
+def _said(words: Sequence[str], match: Match) -> str:
+    """The words of a match and its type, or both types."""
+    entities = match.entities
+    first, last = min(e.start for e in entities), max(e.end for e in entities)
+    types = f"{_shown(entities[0].type)}"
+    if match.outcome == WRONG_TYPE:
+        types += f", predicted as {_shown(entities[-1].type)}"
+    return f"{' '.join(words[first:last])} ({types})"
 
 
 def _shown(kind: str) -> str:

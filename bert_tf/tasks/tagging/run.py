@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,13 +41,14 @@ from bert_tf.tasks.tagging.files import (
     check_labels,
     feature_stage,
     find_split,
+    predicted_labels,
     read_tagged,
     unknown_labels,
     with_predictions,
 )
 from bert_tf.tasks.tagging.flags import TaggingSettings
 from bert_tf.tasks.tagging.report import write_report
-from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, LABELS, TAGGING_HEAD, TaggingTask
+from bert_tf.tasks.tagging.task import CROSS_ENTROPIES, TAGGING_HEAD, TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.checks import check_has_heads, check_trains
 from bert_tf.train.evaluation import Results
@@ -115,10 +115,6 @@ class Tagging(SequenceTask):
     def _has_entities(self) -> bool:
         return are_of_entities(self.files[EVAL].labels)
 
-    def most_records(self) -> int:
-        """One for each word at most."""
-        return self.files[TRAIN].num_words
-
     def network(self, config: BertConfig) -> TaggingTask:
         """A head whose bias starts from the frequencies of the labels, as classifiers' do."""
         bias: float | tuple[float, ...] = 0.0
@@ -142,7 +138,8 @@ class Tagging(SequenceTask):
         outputs, losses = predicted.outputs, np.zeros(0, np.float32)
         if CROSS_ENTROPIES in outputs:
             losses = outputs[CROSS_ENTROPIES][outputs[WORD_STARTS] > 0]
-        return TaggedSentences(predicted_labels(predicted.file, self.labels, outputs), losses)
+        words = [sentence.words for sentence in predicted.file.sentences]
+        return TaggedSentences(predicted_labels(words, self.labels, outputs), losses)
 
     def score(self, predicted: Predicted, answers: TaggedSentences, output_dir: Path) -> Results:
         """The scores and the loss; writes the report and the scores of every entity type."""
@@ -175,17 +172,6 @@ class TaggedSentences(NamedTuple):
 
     labels: list[list[str]]
     losses: np.ndarray
-
-
-def predicted_labels(
-    file: TaggedFile, labels: Sequence[str], predictions: Mapping[str, np.ndarray]
-) -> list[list[str]]:
-    """The predicted labels of each sentence, from predictions [N, S] for the records of a file."""
-    numbers = predictions[LABELS][predictions[WORD_STARTS] > 0].tolist()
-    if len(numbers) != file.num_words:
-        raise ValueError(f"{len(numbers)} words were predicted, not {file.num_words}")
-    following = (labels[number] for number in numbers)
-    return [list(itertools.islice(following, len(s.words))) for s in file.sentences]
 
 
 def scores(

@@ -15,7 +15,7 @@ from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.layouts import WORD_STARTS
 from bert_tf.records.sequences import padded, padded_inputs
 from bert_tf.tasks.tagging.chunks import are_of_entities, entities_of
-from bert_tf.tasks.tagging.files import WindowSettings, sequences_of
+from bert_tf.tasks.tagging.files import WindowSettings, predicted_labels, sequences_of
 from bert_tf.text.basic import IDEOGRAPHS
 
 # A text, or the words of one.
@@ -99,17 +99,11 @@ class Tagger(SequencePredictor):
         and digits, and each other character by itself, as is each Chinese one. Divide words as the
         training data of the model does.
         """
-        sentences = listed(sentences)
-        words_given = [texts_of(s, wanted="a sentence, or a list of its words") for s in sentences]
-        texts = [" ".join(of_sentence) for of_sentence in words_given]
-        spans = [
-            spans_in_text(sentence) if isinstance(sentence, str) else _spans_of_words(of_sentence)
-            for sentence, of_sentence in zip(sentences, words_given)
-        ]
-        words = [[text[slice(*span)] for span in own] for text, own in zip(texts, spans)]
+        read = list(map(_words_in, listed(sentences)))
+        words = [[text[slice(*span)] for span in spans] for text, spans in read]
         return [
-            TaggedText(tuple(of_text), tuple(labels), self._entities(labels, text, own))
-            for of_text, labels, text, own in zip(words, self._labels_of(words), texts, spans)
+            TaggedText(tuple(of_text), tuple(labels), self._entities(labels, text, spans))
+            for of_text, labels, (text, spans) in zip(words, self._labels_of(words), read)
         ]
 
     def _labels_of(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -129,9 +123,7 @@ class Tagger(SequencePredictor):
                 WORD_STARTS: padded([sequence.word_starts for sequence in sequences], width),
             }
         )
-        numbers = outputs["labels"][outputs[WORD_STARTS] > 0].tolist()
-        following = (self.labels[number] for number in numbers)
-        return [list(itertools.islice(following, len(words))) for words in sentences]
+        return predicted_labels(sentences, self.labels, outputs)
 
     def _entities(
         self, labels: Sequence[str], text: str, spans: Sequence[tuple[int, int]]
@@ -161,7 +153,13 @@ def _is_mark(char: str) -> bool:
     return unicodedata.category(char)[0] == "M" or char in _JOINERS
 
 
-def _spans_of_words(words: Sequence[str]) -> list[tuple[int, int]]:
-    """The characters [start, end) of each word in the words separated by blanks."""
+def _words_in(sentence: Words) -> tuple[str, list[tuple[int, int]]]:
+    """A sentence as text, and the characters [start, end) of each of its words.
+
+    Words that were given are separated by blanks.
+    """
+    words = texts_of(sentence, wanted="a sentence, or a list of its words")
+    if isinstance(sentence, str):
+        return sentence, spans_in_text(sentence)
     ends = itertools.accumulate(len(word) + 1 for word in words)
-    return [(end - 1 - len(word), end - 1) for word, end in zip(words, ends)]
+    return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends)]

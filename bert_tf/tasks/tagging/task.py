@@ -22,10 +22,10 @@ from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.model_directory.classes import WORD_LABELS
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
+from bert_tf.tasks.tagging.files import LABELS
 
 LABEL = "label"
-# Predictions at all positions, [B, S] each; only those at word starts are meaningful.
-LABELS, CROSS_ENTROPIES = "labels", "cross_entropies"
+CROSS_ENTROPIES = "cross_entropies"
 
 # Named as in NVIDIA's checkpoints, without a scope.
 TAGGING_HEAD = Head(
@@ -37,7 +37,7 @@ TAGGING_HEAD = Head(
 class TaggingTask(EncoderTask):
     """One class per word.
 
-    A :class:`bert_tf.tasks.distillation.losses.DistilledTask`. Among the inputs is ``word_starts``
+    A :class:`bert_tf.tasks.distillation.task.DistilledTask`. Among the inputs is ``word_starts``
     [B, S], 1 at the first piece of a word; labels are ``label_ids`` [B, S], the classes of the
     words at these positions, 0 elsewhere. The head's bias starts from ``initial_bias``,
     [num_classes], or one value for all.
@@ -98,7 +98,8 @@ class TaggingTask(EncoderTask):
     ) -> dict[str, tf.Tensor]:
         """``labels`` int32 and ``word_starts``, [B, S] each.
 
-        For features with ``label_ids`` also ``cross_entropies``, float32 [B, S].
+        For features with ``label_ids`` also ``cross_entropies``, float32 [B, S]. Only the values at
+        word starts are meaningful.
         """
         shape = tf.shape(features[WORD_STARTS])
         best = tf.argmax(outputs, axis=-1, output_type=tf.int32)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.records.sequences import padded_inputs
-from bert_tf.text.tokenizer import Tokenizer, kept_counts
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.windows import kept_counts
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import require_file

@@ -16,13 +16,14 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller
-from bert_tf.tasks.question_answering.task import squad_specs
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.tasks.question_answering.task import SpanTask
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.unit.checkpoint.tiny_models import (
     SIZES,
     huggingface_model,
@@ -165,7 +166,7 @@ def test_a_written_directory_describes_the_same_network(tmp_path):
         attention_probs_dropout_prob=0.3,
         initializer_range=0.05,
     )
-    save_as_ours(tmp_path / "ours", config, squad_specs(config))
+    save_as_ours(tmp_path / "ours", config, SpanTask(config).specs())
     convert(open_source(tmp_path / "ours"), tmp_path / "theirs", "huggingface")
     assert json.loads((tmp_path / "theirs/config.json").read_text()) == {
         "activation": "gelu_new",
@@ -253,9 +254,9 @@ def test_token_types_are_neither_ignored_nor_made_up(tmp_path, masked_lm):
     with_types = BertConfig(**SIZES, hidden_act="gelu_erf")
     words = "cannot start from .*: it has bert/embeddings/token_type_embeddings, but the network's"
     with pytest.raises(UserError, match=f"{words} type_vocab_size is 0"):
-        check_initial(tmp_path / "bert", shapes_of(squad_specs(CONFIG)[:-2]), config=CONFIG)
+        check_initial(tmp_path / "bert", shapes_of(SpanTask(CONFIG).specs()[:-2]), config=CONFIG)
     with pytest.raises(UserError, match="it lacks bert/embeddings/token_type_embeddings"):
-        shapes = shapes_of(squad_specs(with_types)[:-2])
+        shapes = shapes_of(SpanTask(with_types).specs()[:-2])
         check_initial(tmp_path / "distilbert", shapes, config=with_types)
     path = tmp_path / "bert/bert_config.json"
     path.write_text(path.read_text().replace('"type_vocab_size": 2', '"type_vocab_size": 0'))

@@ -10,11 +10,11 @@ from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_check
 from bert_tf.commands.average_checkpoints import average_checkpoints
 from bert_tf.commands.convert import convert
 from bert_tf.commands.extend_vocabulary import Choice, extend_vocabulary
-from bert_tf.inference.export import export_saved_model
 from bert_tf.model_directory.complete import find_model
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from bert_tf.util.errors import UserError
 from tests.helpers.small_task_models import WRITERS, write_pretrained
 
@@ -67,8 +67,7 @@ def test_nothing_is_written_from_them(tmp_path, refused):
     started = find_model(init_checkpoint=model / "model.ckpt-7")
     refused(lambda: extend_vocabulary(started, target, choice))
     found = open_trained(model / "model.ckpt-7")
-    exportable = exportable_of(found, ExportSettings())
-    refused(lambda: export_saved_model(found.model, exportable, model / "exported"))
+    refused(lambda: export_saved_model(found, ExportSettings(), model / "exported"))
 
 
 def test_the_state_of_an_optimizer_does_not_matter(tmp_path):

@@ -14,7 +14,7 @@ from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.variables import create_variables, frozen_specs
-from bert_tf.tasks.question_answering.task import squad_specs
+from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.util.errors import UserError
@@ -271,7 +271,7 @@ def directory_of_copies(tmp_path, monkeypatch):
 
 def test_a_span_network_starts_from_a_hugging_face_model(theirs):
     with tf.Graph().as_default():
-        report = start_from(theirs, squad_specs(OURS), allowed_fresh=["cls/squad"])
+        report = start_from(theirs, SpanTask(OURS).specs(), allowed_fresh=["cls/squad"])
     assert report.fresh == ("cls/squad/output_weights", "cls/squad/output_bias")
     assert report.summary() == [
         f"{theirs / 'model.safetensors'}: 37 variables restored",
@@ -315,7 +315,7 @@ def test_a_google_checkpoint_is_read_where_it_is(tmp_path, copies):
 def test_a_second_network_starts_from_a_checkpoint_of_its_own(tmp_path):
     google = tmp_path / "google"
     stored = save_google(google, "BertForPreTraining")
-    specs = squad_specs(OURS)
+    specs = SpanTask(OURS).specs()
     frozen = frozen_specs(pretraining_specs(OURS), prefix="teacher")
     with tf.Graph().as_default(), tf.Session() as session:
         variables = create_variables([*specs, *frozen], initializer_range=0.02)

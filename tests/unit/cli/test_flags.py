@@ -8,7 +8,7 @@ from absl import app, flags
 from bert_tf.cli.flags import NO_PATHS, Number, as_typed, parse_flags, run_command
 from bert_tf.cli.settings_flags import Definer
 from bert_tf.tasks.pretraining import flags as pretraining_flags
-from bert_tf.tasks.question_answering import flags as squad_flags
+from bert_tf.tasks.question_answering import settings as squad_flags
 from bert_tf.util.errors import UserError
 from bert_tf.util.options import Option
 from tests.helpers.programs import ROOT
@@ -22,7 +22,6 @@ COMMANDS = [
     "bert_tf.commands.from_deepspeed",
     "bert_tf.commands.doctor",
     "bert_tf.commands.export",
-    "bert_tf.commands.export_squad",
     "bert_tf.commands.ask",
     "bert_tf.commands.fill_mask",
     "bert_tf.commands.squad_metrics",

@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 from bert_tf.cli.flags import as_typed
 from bert_tf.model.config import BertConfig
 from bert_tf.tasks.pretraining import flags as pretraining_flags
-from bert_tf.tasks.question_answering import flags as squad_flags
+from bert_tf.tasks.question_answering import settings as squad_flags
 from bert_tf.util.errors import UserError
 
 

@@ -56,7 +56,6 @@ def test_every_program_of_the_package_is_a_command():
         if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8"):
             programs.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
     assert programs - {str(entry).partition(":")[0] for entry in COMMANDS.values()} == {
-        "bert_tf.commands.export_squad",  # another name for export, with fewer flags
         "bert_tf.commands.main",
     }
 

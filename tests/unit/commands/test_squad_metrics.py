@@ -10,14 +10,12 @@ from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import (
     best_threshold,
     evaluate,
-    questions_without_answer,
-    read_answers,
-    threshold_curve,
-)
-from bert_tf.tasks.question_answering.scores import (
     normalize_answer,
     question_scores,
+    questions_without_answer,
+    read_answers,
     scored_by,
+    threshold_curve,
 )
 from bert_tf.util.errors import UserError
 from tests.helpers.naive_squad_metric import (

@@ -5,7 +5,7 @@ from absl import flags as absl_flags
 
 from bert_tf.compat import nvidia_defaults
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags
-from bert_tf.tasks.question_answering.flags import define_squad_flags
+from bert_tf.tasks.question_answering.settings import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
 from bert_tf.update import schedules
 from tests.helpers.programs import ROOT

@@ -17,7 +17,7 @@ from bert_tf.tasks.classification.flags import (
     define_classification_flags,
 )
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
-from bert_tf.tasks.question_answering.flags import define_squad_flags, squad_settings
+from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages import create_pretraining_data

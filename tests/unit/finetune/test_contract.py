@@ -10,12 +10,15 @@ import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 from absl import flags as absl_flags
 
+from bert_tf.checkpoint.formats import open_source
+from bert_tf.commands.convert import convert
 from bert_tf.commands.doctor import TRAINING_SCRIPTS
-from bert_tf.inference.export import export_saved_model
+from bert_tf.model_directory.directory import ModelDirectory
 from bert_tf.records.layouts import WORD_STARTS
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import TASKS, exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.tagging.files import read_tagged
@@ -35,6 +38,7 @@ class Case(abc.ABC):
       scored: the flags that evaluate and predict its development file.
       said: what a dry run tells of its files.
       metric: a result of each evaluation.
+      architecture: the class of transformers that loads its models.
       exported: name of an exported output -> name of the same output of the predictor's network.
     """
 
@@ -42,6 +46,7 @@ class Case(abc.ABC):
     scored: tuple[str, ...]
     said: tuple[str, ...]
     metric: str
+    architecture: str
     exported: dict[str, str]
 
     @abc.abstractmethod
@@ -66,6 +71,7 @@ class Classification(Case):
     scored = ("--do_eval", "--do_predict", "--predict_file={data}/dev.tsv")
     said = ("train.tsv: 160 ex", "dev.tsv: 30 ex")
     metric = "eval_accuracy"
+    architecture = "BertForSequenceClassification"
     exported = {"logits": "logits"}  # noqa: RUF012
 
     def write(self, data):
@@ -88,6 +94,7 @@ class Tagging(Case):
     scored = ("--do_eval", "--do_predict", "--predict_file={data}/dev.txt")
     said = ("train.txt: 160 sentences", "dev.txt: 30 sentences")
     metric = "eval_f1"
+    architecture = "BertForTokenClassification"
     exported = {"label_ids": "labels"}  # noqa: RUF012
 
     def write(self, data):
@@ -112,6 +119,7 @@ class MultipleChoice(Case):
     scored = ("--do_eval", "--do_predict", "--predict_file={data}/dev.jsonl")
     said = ("train.jsonl: 160 questions", "dev.jsonl: 30 questions")
     metric = "eval_accuracy"
+    architecture = "BertForMultipleChoice"
     exported = {"scores": "scores"}  # noqa: RUF012
 
     def write(self, data):
@@ -133,6 +141,7 @@ class QuestionAnswering(Case):
     scored = ("--do_predict", "--predict_file={data}/dev.json")
     said = (" 48 questions, ", " 18 questions, ")
     metric = "f1"
+    architecture = "BertForQuestionAnswering"
     exported = {  # noqa: RUF012
         f"top_{name}": name for name in ("start_indices", "end_indices", "start_logits")
     }
@@ -277,10 +286,26 @@ def test_batches_change_no_prediction(job, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_copy_for_transformers_predicts_the_same(job, tmp_path):
+    """And so does one that is made of that copy."""
+    convert(open_source(job.trained), tmp_path / "theirs", "huggingface")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == [job.case.architecture]
+    given = [flag for flag in job.case.scored if flag != "--do_eval"]
+    job.run(tmp_path / "out", *given, f"--init_checkpoint={tmp_path / 'theirs'}")
+    assert job.case.written(tmp_path / "out") == job.case.written(job.trained)
+    convert(open_source(tmp_path / "theirs"), tmp_path / "back", "bert_tf")
+    assert ModelDirectory.of(tmp_path / "back").classes == ModelDirectory.of(job.trained).classes
+    expected, found = (variables_of(path) for path in (job.trained, tmp_path / "back"))
+    for name, value in found.items():
+        if name != "global_step":
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+@pytest.mark.slow
 def test_an_export_computes_what_a_loaded_model_does(job, tmp_path):
     found = open_trained(job.trained)
-    exportable = exportable_of(found, ExportSettings())
-    directory = export_saved_model(found.model, exportable, tmp_path)
+    directory = export_saved_model(found, ExportSettings(), tmp_path).path
     loaded = tf2.saved_model.load(str(directory))
     rng = np.random.RandomState(1)
     ids = rng.randint(5, found.model.config.vocab_size, [3, 12]).astype(np.int32)

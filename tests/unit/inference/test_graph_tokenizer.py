@@ -2,23 +2,15 @@
 
 import json
 
-import numpy as np
 import pytest
-import tensorflow as tf2  # the loader of SavedModels that users have
 import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.inference.export import export_saved_model
 from bert_tf.inference.graph_tokenizer import GraphTokenizer
-from bert_tf.serving.export import ExportSettings, LengthSettings
-from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT
-from tests.helpers.small_span_model import TEXT
-from tests.helpers.small_task_models import WRITERS
 
 GOLDEN = ROOT / "tests/data/google_tokenizer_golden.json"
 
@@ -84,22 +76,3 @@ def test_long_words(encoders):
     tokenizer, in_graph = encoders
     texts = ["x" * n for n in (199, 200, 201, 1500)] + ["é" * 200, "e" * 201 + " the"]
     assert in_graph(texts) == [tokenizer.encode(text) for text in texts]
-
-
-def test_an_exported_model_takes_strings(tmp_path):
-    """Vectors; serving/test_export.py has the other tasks."""
-    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
-    directory = WRITERS["vectors"](tmp_path / "model")
-    found = open_trained(directory)
-    target = export_saved_model(
-        found.model,
-        exportable_of(found, ExportSettings(length=LengthSettings(16, text_signature=True))),
-        tmp_path / "export",
-        max_seq_length=16,
-        text_signatures=True,
-    )
-    texts = ["Who wrote the book?", TEXT, "", "book, " * 20, "élan Ânna\u200bs\ttown ."]
-    loaded = tf2.saved_model.load(str(target))
-    vectors = loaded.signatures["text"](text=tf2.constant(texts))["vectors"].numpy()
-    expected = load_model(directory, max_seq_length=16).predict(texts)
-    np.testing.assert_allclose(vectors, expected, atol=2e-5)

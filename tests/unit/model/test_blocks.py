@@ -11,9 +11,8 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model.variables import create_variables
 from tests.helpers import rounding
-from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.forward_passes import pretraining_specs, sums_of_heads
 from tests.helpers.native_ops import requires_native_ops
-from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 pytestmark = requires_native_ops
 

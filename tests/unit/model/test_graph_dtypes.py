@@ -11,8 +11,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model.variables import create_variables
-from tests.helpers.forward_passes import pretraining_specs
-from tests.unit.tasks.pretraining.sums import sums_of_heads
+from tests.helpers.forward_passes import pretraining_specs, sums_of_heads
 
 
 @pytest.fixture(name="config")

@@ -15,10 +15,9 @@ from bert_tf.model.recompute import SCOPE
 from bert_tf.model.variables import create_variables
 from bert_tf.update.gradients import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
-from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.forward_passes import pretraining_specs, sums_of_heads
 from tests.helpers.native_ops import requires_native_ops
 from tests.helpers.objectives import differentiated
-from tests.unit.tasks.pretraining.sums import sums_of_heads
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
 # In a layer: of query, key and value together, two of attention, which is one native operation, its

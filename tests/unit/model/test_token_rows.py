@@ -14,7 +14,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.token_rows import all_rows, rows_of_tokens
 from bert_tf.model.variables import create_variables
-from bert_tf.tasks.question_answering.task import span_sums, squad_specs
+from bert_tf.tasks.question_answering.task import POSITION, SpanTask
 from tests.helpers.forward_passes import span_logits
 from tests.helpers.native_ops import requires_native_ops
 
@@ -99,7 +99,7 @@ def encoded(options, *, skip_padding, recompute=False):
     }
     with tf.Graph().as_default() as graph, tf.Session() as session:
         fed = {name: tf.placeholder_with_default(v, v.shape) for name, v in features.items()}
-        variables = create_variables(squad_specs(CONFIG), initializer_range=0.2, seed=3)
+        variables = create_variables(SpanTask(CONFIG).specs(), initializer_range=0.2, seed=3)
         place = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
         options = dataclasses.replace(
             options,
@@ -108,7 +108,7 @@ def encoded(options, *, skip_padding, recompute=False):
             skip_padding=skip_padding,
         )
         logits = span_logits(variables, CONFIG, fed, options)
-        loss = span_sums(logits, fed, options).loss
+        loss = SpanTask(CONFIG).losses(logits, fed, options)[POSITION].loss
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
         merged = [op for op in graph.get_operations() if op.type == "BertTfAttention"]
         rows = tf.shape(merged[0].outputs[0])[0] if merged else tf.size(mask)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf2  # the loader of SavedModels that users have
 
-from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings, LengthSettings, SpanExportSettings
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.load import load_model
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from bert_tf.tasks.classification.texts import LongTexts
 from bert_tf.tasks.pretraining.mask_filler import encode_with_masks
 from bert_tf.tasks.vectors.settings import VectorSettings
@@ -35,15 +35,9 @@ def model_of(tmp_path_factory):
 
 def export(directory, export_dir, **settings):
     """The signatures of an exported model, under their names; they are functions of arrays."""
-    found = open_trained(directory)
-    settings = ExportSettings(**settings)
     target = export_saved_model(
-        found.model,
-        exportable_of(found, settings),
-        export_dir,
-        max_seq_length=settings.length.max_seq_length,
-        text_signatures=settings.length.text_signature,
-    )
+        open_trained(directory), ExportSettings(**settings), export_dir
+    ).path
     loaded = tf2.saved_model.load(str(target))
 
     def call(signature, **inputs):
@@ -58,7 +52,7 @@ def export(directory, export_dir, **settings):
 
 def with_strings(length=None):
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
-    return LengthSettings(max_seq_length=length, text_signature=True)
+    return {"max_seq_length": length, "text_signature": True}
 
 
 def ids_of(sequences, width):
@@ -91,7 +85,7 @@ def encoded(directory, texts):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_classifier(tmp_path, kind):
     directory = write_classifier(tmp_path / "model", kind)
-    call = export(directory, tmp_path / "export", length=LengthSettings(LONGEST))
+    call = export(directory, tmp_path / "export", max_seq_length=LONGEST)
     assert takes_any_shape(call)
     found = call("serving_default", **encoded(directory, TEXTS))
     expected = load_model(directory).predict(TEXTS)
@@ -125,7 +119,7 @@ def test_a_classifier_from_strings(tmp_path, long_texts):
     directory = write_classifier(tmp_path / "model")
     kept = {"max_seq_length": 16, "long_texts": long_texts, "doc_stride": 4}
     set_record(directory, settings=kept)
-    call = export(directory, tmp_path / "export", length=with_strings())
+    call = export(directory, tmp_path / "export", **with_strings())
     # Of several windows, only the first one is read.
     read = LongTexts("head" if long_texts == "windows" else long_texts)
     model = load_model(directory, long_texts=read)
@@ -144,7 +138,7 @@ def test_a_classifier_from_strings(tmp_path, long_texts):
 
 def test_a_tagger(model_of, tmp_path):
     directory = model_of("tagging")
-    call = export(directory, tmp_path / "export", length=LengthSettings(LONGEST))
+    call = export(directory, tmp_path / "export", max_seq_length=LONGEST)
     assert takes_any_shape(call)
     features = encoded(directory, ["anna wrote the book", "in a town by sea"])
     found = call("serving_default", **features)
@@ -161,7 +155,7 @@ def test_a_tagger(model_of, tmp_path):
 @pytest.mark.slow
 def test_a_tagger_from_strings(model_of, tmp_path):
     directory = model_of("tagging")
-    call = export(directory, tmp_path / "export", length=with_strings(12))
+    call = export(directory, tmp_path / "export", **with_strings(12))
     model = load_model(directory, max_seq_length=64)
     sentences = [text.split() for text in TEXTS]
     found = call("text", text=[" ".join(words) for words in sentences])
@@ -181,7 +175,7 @@ def test_masked_words(model_of, tmp_path):
     directory = model_of("masked_words")
     tokenizer = open_trained(directory).model.tokenizer
     rows = [encode_with_masks(text, tokenizer) for text in MASKED]
-    call = export(directory, tmp_path / "export", top=3, length=LengthSettings(LONGEST))
+    call = export(directory, tmp_path / "export", top=3, max_seq_length=LONGEST)
     assert takes_any_shape(call)
     found = call("serving_default", **ids_of([*rows, [2, 5, 3]], 40))
     assert found["positions"][-1].tolist() == [-1, -1]
@@ -205,12 +199,12 @@ def assert_guesses(found, expected):
 @pytest.mark.exhaustive
 def test_masked_words_from_strings(model_of, tmp_path):
     directory = model_of("masked_words")
-    call = export(directory, tmp_path / "export", length=with_strings(), top=4)
+    call = export(directory, tmp_path / "export", **with_strings(), top=4)
     found = call("text", text=[*MASKED, "no mask"])
     assert_guesses(found, load_model(directory).predict(MASKED, top=4))
     assert found["positions"][-1].tolist() == [-1, -1]
     assert found["tokens_left_out"].tolist() == [0] * 5
-    cut = export(directory, tmp_path / "cut", length=with_strings(8))("text", text=MASKED)
+    cut = export(directory, tmp_path / "cut", **with_strings(8))("text", text=MASKED)
     assert cut["positions"][2].tolist() == [-1, -1]
     assert cut["tokens_left_out"][2] > 0
 
@@ -225,7 +219,7 @@ def test_masked_words_from_strings(model_of, tmp_path):
 )
 def test_vectors(model_of, tmp_path, settings):
     directory = model_of("vectors")
-    call = export(directory, tmp_path / "export", vectors=settings, length=LengthSettings(LONGEST))
+    call = export(directory, tmp_path / "export", vectors=settings, max_seq_length=LONGEST)
     assert takes_any_shape(call)
     expected = load_model(directory, settings=settings).predict(TEXTS)
     found = call("serving_default", **encoded(directory, TEXTS))
@@ -248,15 +242,14 @@ def test_vectors_of_a_model_of_sentence_transformers(tmp_path):
 def test_a_prompt_in_a_signature_for_texts(tmp_path):
     prompts = {"prompts": {"query": "w1 "}, "default_prompt_name": "query"}
     directory = write_sentence_model(tmp_path / "model", prompts=prompts)
-    found = export(directory, tmp_path / "export", length=with_strings())("text", text=["w3 w4"])
+    found = export(directory, tmp_path / "export", **with_strings())("text", text=["w3 w4"])
     expected = sentence_vectors(directory, ["w3 w4"], prompt="w1 ")
     np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
 
 
 def test_questions(model_of, tmp_path):
-    spans = SpanExportSettings(n_best_size=3)
     directory = model_of("question_answering")
-    call = export(directory, tmp_path / "export", spans=spans, length=LengthSettings(LONGEST))
+    call = export(directory, tmp_path / "export", n_best_size=3, max_seq_length=LONGEST)
     assert takes_any_shape(call)
     found = call("with_unique_ids", unique_ids=[7], **encoded(directory, [TEXT]))
     assert found["top_start_indices"].shape == (1, 3)
@@ -269,13 +262,12 @@ def test_unpooled_vectors_cannot_be_exported(model_of, tmp_path):
 
 
 def test_lengths_of_questions(model_of, tmp_path):
-    spans = SpanExportSettings(max_query_length=62)
     with pytest.raises(UserError, match="--max_seq_length=64 leaves no room"):
         export(
             model_of("question_answering"),
             tmp_path / "export",
-            spans=spans,
-            length=LengthSettings(text_signature=True),
+            max_query_length=62,
+            text_signature=True,
         )
 
 
@@ -294,4 +286,4 @@ def test_a_vocabulary_that_is_smaller_than_the_network(tmp_path):
 
 def test_a_length_without_room_for_a_word():
     with pytest.raises(UserError, match="--max_seq_length=2 must be at least 3"):
-        LengthSettings(max_seq_length=2)
+        ExportSettings(max_seq_length=2)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from bert_tf.inference.export import export_saved_model
-from bert_tf.serving.export import ExportSettings
+from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.server_files import (
-    TRITON_ONNX,
     TRITON_SAVED_MODEL,
+    Written,
     write_serving_config,
     write_triton_config,
 )
-from bert_tf.serving.trained import exportable_of, open_trained
+from bert_tf.serving.settings import ExportSettings
+from bert_tf.serving.trained import open_trained
 from tests.helpers.small_task_models import WRITERS
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -87,8 +87,7 @@ def parsed_triton(path):
 
 def export(tmp_path, task, inside=TRITON_SAVED_MODEL):
     found = open_trained(WRITERS[task](tmp_path / "model"))
-    exportable = exportable_of(found, ExportSettings())
-    return export_saved_model(found.model, exportable, tmp_path / "served", inside=inside)
+    return export_saved_model(found, ExportSettings(), tmp_path / "served", inside=inside)
 
 
 def test_tensorflow_serving(tmp_path):
@@ -109,10 +108,7 @@ def test_a_model_in_the_working_directory_has_that_directorys_name(tmp_path, mon
     text = Path("models.config").read_text()
     [config] = text_format.Parse(text, empty).model_config_list.config
     assert (config.name, config.base_path) == (tmp_path.name, str(tmp_path))
-    onnx = pytest.importorskip("onnx")
-    Path("1").mkdir()
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "none", [], [])), "1/model.onnx")
-    write_triton_config(Path("1"))
+    write_triton_config(Written(Path("1"), [], []))
     assert parsed_triton(Path("config.pbtxt")).name == tmp_path.name
 
 
@@ -126,10 +122,11 @@ def test_a_file_that_is_there_is_kept(tmp_path):
 
 @pytest.mark.parametrize("task", WRITERS)
 def test_triton_with_a_saved_model(tmp_path, task):
-    version = export(tmp_path, task)
+    written = export(tmp_path, task)
+    version = written.path
     assert (version / "model.savedmodel/saved_model.pb").is_file()
     assert (version / "model.savedmodel/assets.extra/vocab.txt").is_file()
-    assert write_triton_config(version) == f"{version.parent / 'config.pbtxt'} is for Triton"
+    assert write_triton_config(written) == f"{version.parent / 'config.pbtxt'} is for Triton"
     config = parsed_triton(version.parent / "config.pbtxt")
     assert (config.name, config.platform) == ("served", "tensorflow_savedmodel")
     assert config.backend == "tensorflow"
@@ -152,18 +149,10 @@ def test_triton_with_a_saved_model(tmp_path, task):
 
 
 def test_triton_with_onnx(tmp_path):
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    outputs = [("label_id", "int64", ()), ("logits", "float32", (3,))]
+    (tmp_path / "served").mkdir()
     version = tmp_path / "served" / "1"
-    version.mkdir(parents=True)
-    types = onnx.TensorProto
-    tensors = [
-        onnx.helper.make_tensor_value_info("input_ids", types.INT32, ["batch", "length"]),
-        onnx.helper.make_tensor_value_info("label_id", types.INT64, ["batch"]),
-        onnx.helper.make_tensor_value_info("logits", types.FLOAT, ["batch", 3]),
-    ]
-    graph = onnx.helper.make_graph([], "none", tensors[:1], tensors[1:])
-    onnx.save(onnx.helper.make_model(graph), version / TRITON_ONNX)
-    write_triton_config(version)
+    write_triton_config(Written(version, [("input_ids", "int32", (-1,))], outputs, 1e-6))
     config = parsed_triton(version.parent / "config.pbtxt")
     assert (config.platform, config.backend) == ("onnxruntime_onnx", "onnxruntime")
     assert [list(one.dims) for one in (*config.input, *config.output)] == [[-1], [1], [3]]

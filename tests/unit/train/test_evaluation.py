@@ -23,7 +23,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.train import evaluation, loop
 from bert_tf.train.start_point import find_start

@@ -10,7 +10,7 @@ from bert_tf.config.ramps import Ramp, parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.ledger import changed_settings
 from bert_tf.train.plan import resolve

@@ -11,7 +11,7 @@ import pytest
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.tasks.classification import features as classification
-from bert_tf.tasks.question_answering import features as question_answering
+from bert_tf.tasks.question_answering import windows as question_answering
 from bert_tf.tasks.tagging import files as tagging
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import versions

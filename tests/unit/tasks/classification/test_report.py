@@ -10,7 +10,7 @@ from bert_tf.tasks.classification.answers import Answers, scores
 from bert_tf.tasks.classification.glue import GLUE_TASKS
 from bert_tf.tasks.classification.report import write_report
 from bert_tf.tasks.classification.texts import Row, TextFile
-from tests.helpers.pages import charts_of
+from tests.helpers.pages import charts_of, data_of
 
 LONGEST_LABEL = 40  # characters of a vertical label that fit beside a chart
 
@@ -53,3 +53,16 @@ def test_labels_of_charts_fit_beside_them(tmp_path, ratings, task):
     labels = re.findall(r'class="label y">([^<]*)<', page)
     assert labels
     assert all(len(label) <= LONGEST_LABEL for label in labels)
+
+
+def test_the_worst_texts_come_first(tmp_path):
+    page = page_of("mrpc", [[2, 0], [0, 3], [0, 1]], [0.0, 0.0, 1.0], tmp_path)
+    worst, middle, best = data_of(page)["rows"]
+    assert [row["id"] for row in (worst, middle, best)] == ["2", "3", "1"]
+    assert worst["answers"] == {"true": ["0"], "predicted": ["1"]}
+    assert worst["filters"] == {"Outcome": "wrong", "True": "0", "Predicted": "1"}
+    assert worst["candidates"] == [
+        ["1", pytest.approx(1 / (1 + np.exp(-3)))],
+        ["0", pytest.approx(1 / (1 + np.exp(3)))],
+    ]
+    assert middle["filters"]["Outcome"] == "right"

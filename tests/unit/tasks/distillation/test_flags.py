@@ -7,7 +7,7 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.pretraining import flags as pretraining_flags
-from bert_tf.tasks.question_answering import flags as squad_flags
+from bert_tf.tasks.question_answering import settings as squad_flags
 from bert_tf.tasks.tagging import flags as tagging_flags
 from bert_tf.util.errors import UserError
 from tests.helpers.tiny_pretraining import CONFIG

@@ -16,15 +16,11 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.classification.task import ClassificationLoss, ClassificationTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
-from bert_tf.tasks.distillation.task import (
-    TEACHER,
-    DistillationTask,
-    initial_layers,
-    matching_layers,
-)
+from bert_tf.tasks.distillation.task import TEACHER, DistillationTask, matching_layers
+from bert_tf.tasks.distillation.teacher import initial_layers
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.tagging.task import TaggingTask

@@ -152,7 +152,7 @@ def test_splits_of_published_data(tmp_path):
     ]
     assert names == ["train.csv", "val.csv", "test.jsonl"]
     with pytest.raises(
-        UserError, match=r"--data_dir: .*/none has no train\.jsonl or train\.csv or"
+        UserError, match=r"--data_dir: .*/none has no file train\.jsonl or train\.csv or"
     ):
         find_split(tmp_path / "none", "train", flag="data_dir")
 

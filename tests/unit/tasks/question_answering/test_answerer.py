@@ -11,10 +11,13 @@ import pytest
 
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.model_directory.complete import find_model
-from bert_tf.tasks.question_answering.answerer import Answerer
-from bert_tf.tasks.question_answering.features import sequence_arrays
+from bert_tf.tasks.question_answering.answers import Answerer
 from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import WindowSettings, question_windows
+from bert_tf.tasks.question_answering.windows import (
+    WindowSettings,
+    question_windows,
+    sequence_arrays,
+)
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.progress import Progress
@@ -113,7 +116,7 @@ def test_a_long_text_shows_progress_on_standard_error(answerer, monkeypatch, cap
     answerer.answer(QUESTION, text, shows_progress=True)
     assert capsys.readouterr().err == ""  # nothing that took long
     at_once = functools.partial(Progress, interval_seconds=0.0)
-    monkeypatch.setattr("bert_tf.tasks.question_answering.answerer.Progress", at_once)
+    monkeypatch.setattr("bert_tf.tasks.question_answering.answers.Progress", at_once)
     assert answerer.answer(QUESTION, text, shows_progress=True) == expected
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 2
@@ -142,37 +145,6 @@ def test_ignored_keys_of_a_given_configuration_are_noted(model_dir, tmp_path):
     config.write_text(json.dumps({**CONFIG.to_dict(), "use_cache": True}))
     [note] = find_model(model_dir, bert_config_file=config).notes
     assert note == f"warning: {config} has keys that this network ignores: use_cache"
-
-
-def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
-    other = tmp_path / "vocab.txt"
-    other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
-    with pytest.raises(UserError) as error:
-        find_model(model_dir, tokenizer_files=TokenizerFiles(other))
-    named = f"a different vocabulary ({model_dir / 'vocab.txt'}) than {other};"
-    assert named in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ({"hidden_act": "relu"}, "hidden_act gelu_tanh -> relu"),
-        ({"num_attention_heads": 4}, "num_attention_heads 2 -> 4"),
-    ],
-)
-def test_a_configuration_of_another_network_is_refused(model_dir, tmp_path, setting, named):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG.to_dict(), **setting}))
-    with pytest.raises(UserError, match=named):
-        find_model(model_dir, bert_config_file=config)
-
-
-def test_a_vocabulary_that_cannot_be_compared(tmp_path):
-    model_dir = write_model(tmp_path / "model")
-    vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
-    (model_dir / "model.json").unlink()
-    [note] = find_model(model_dir, tokenizer_files=TokenizerFiles(vocab_file)).notes
-    assert note.startswith("the vocabulary was not compared: no file of the model")
 
 
 def test_unknown_casing_is_inferred_from_the_vocabulary(tmp_path):

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.tasks.question_answering.answers import (
+    Answered,
     Predictions,
     SpanCandidates,
     Spans,
-    best_span_texts,
     decode_answers,
     rank_answers,
     write_predictions,
@@ -24,9 +24,9 @@ from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_s
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Encoding
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.helpers.squad_files import write_model, write_squad
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -47,7 +47,7 @@ def squad_of(*contexts, questions=1):
         for paragraph, context in enumerate(contexts)
         for number in range(questions)
     ]
-    return SquadFile(Path("squad.json"), tuple(examples), ())
+    return SquadFile(Path("squad.json"), tuple(examples))
 
 
 # The network's output and the rules, both position by position.
@@ -174,10 +174,10 @@ def test_rules(tokenizer, data, contexts, lengths, choice, k):
             question.context, encoding, windows, logits, choice, k
         )
     found = decode_answers(squad, tokenizer, lengths, candidates_of(all_logits, k), choice)
-    assert list(found.answers) == list(found.nbest) == list(expected)
+    assert list(found.answers) == list(expected)
     for question in squad.examples:
         answer, nbest, odds = expected[question.question_id]
-        entries = found.nbest[question.question_id]
+        entries = found.of_question[question.question_id].nbest
         assert found.answers[question.question_id] == answer
         scored = [(entry["text"], entry["start_logit"] + entry["end_logit"]) for entry in entries]
         assert scored == nbest
@@ -216,13 +216,13 @@ def decode_span(tokenizer, context, first, last, choice=PLAIN, null=0.0):
 def test_answers_are_extracted_from_the_context(tokenizer, context, first, last, answer):
     found = decode_span(tokenizer, context, first, last)
     assert found.answers == {"q0.0": answer}
-    start, end = found.spans["q0.0"]
+    start, end = found.of_question["q0.0"].span
     assert context[start:end] == answer
 
 
 def test_an_answer_is_found_where_it_is(tokenizer):
     """The same text occurs twice."""
-    assert decode_span(tokenizer, "b a b", 2, 2).spans == {"q0.0": (4, 5)}
+    assert decode_span(tokenizer, "b a b", 2, 2).of_question["q0.0"].span == (4, 5)
 
 
 def test_tokens_that_include_blanks():
@@ -251,7 +251,7 @@ def test_only_used_slots_in_the_context(tokenizer):
     logits = np.array([[9, 8, 7, 6, 1, -np.inf]], np.float32)
     candidates = SpanCandidates(indices, logits, indices, logits, np.zeros(1, np.float32))
     found = decode_answers(squad_of("a b"), tokenizer, WindowSettings(), candidates, PLAIN)
-    assert [entry["text"] for entry in found.nbest["q0.0"]] == ["a"]
+    assert [entry["text"] for entry in found.of_question["q0.0"].nbest] == ["a"]
 
 
 @pytest.mark.parametrize("side", [-1, 0, 1])
@@ -262,8 +262,8 @@ def test_the_threshold_itself_is_still_an_answer(tokenizer, side):
     found = decode_span(tokenizer, "a b", 0, 1, choice, null)
     assert found.null_odds == {"q0.0": 1.5}
     assert found.answers == {"q0.0": "" if side < 0 else "a b"}
-    assert found.spans == {"q0.0": (0, 3)}
-    assert best_span_texts(squad_of("a b"), found) == {"q0.0": "a b"}
+    assert found.of_question["q0.0"].span == (0, 3)
+    assert found.span_texts(squad_of("a b")) == {"q0.0": "a b"}
 
 
 def test_null_score_is_the_smallest_over_the_windows(tokenizer):
@@ -284,10 +284,10 @@ def test_one_entry_with_no_answer_first(tokenizer):
             n_best_size=1, version_2_with_negative=True, null_score_diff_threshold=threshold
         )
         found = decode_span(tokenizer, "a b", 0, 0, choice, null=10.0)
-        assert [entry["text"] for entry in found.nbest["q0.0"]] == ["", "a"]
+        assert [entry["text"] for entry in found.of_question["q0.0"].nbest] == ["", "a"]
         assert found.null_odds == {"q0.0": 3.0}
         assert found.answers == {"q0.0": answer}
-        assert found.spans == {"q0.0": (0, 1)}
+        assert found.of_question["q0.0"].span == (0, 1)
 
 
 @pytest.mark.parametrize("is_v2", [False, True])
@@ -306,10 +306,10 @@ def test_no_possible_span(tokenizer, context, is_v2):
     choice = AnswerSettings(version_2_with_negative=is_v2)
     found = decode_answers(squad, tokenizer, WindowSettings(), candidates, choice)
     assert found.answers == {"q0.0": "" if is_v2 else "empty"}
-    assert [entry["probability"] for entry in found.nbest["q0.0"]] == [1.0]
+    assert [entry["probability"] for entry in found.of_question["q0.0"].nbest] == [1.0]
     assert set(found.null_odds) == ({"q0.0"} if is_v2 else set())
     assert all(map(math.isfinite, found.null_odds.values()))
-    assert best_span_texts(squad, found) == {"q0.0": ""}
+    assert found.span_texts(squad) == {"q0.0": ""}
 
 
 @pytest.mark.parametrize(
@@ -372,19 +372,22 @@ def test_a_paragraph_is_tokenized_once(tokenizer, monkeypatch):
 def test_files(tmp_path):
     """Google's layout, also for text that is not valid Unicode."""
     entry = {"text": "é", "probability": 1.0, "start_logit": 0.5, "end_logit": 0.25}
-    answers = {"2": "é", "1": "\ud800"}
-    predictions = Predictions(answers, {"2": [entry], "1": [entry]}, {"2": -1.5, "1": 0.0}, {})
+    answers = {"2": Answered("é", [entry], -1.5), "1": Answered("\ud800", [entry], 0.0)}
+    predictions = Predictions(answers)
     write_predictions(tmp_path, predictions, version_2_with_negative=True)
     names = ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     text = (tmp_path / "predictions.json").read_text()
     assert text == '{\n    "2": "\\u00e9",\n    "1": "\\ud800"\n}\n'
     assert (tmp_path / "null_odds.json").read_text() == '{\n    "2": -1.5,\n    "1": 0.0\n}\n'
-    assert json.loads((tmp_path / "nbest_predictions.json").read_text()) == predictions.nbest
+    assert json.loads((tmp_path / "nbest_predictions.json").read_text()) == {
+        "2": [entry],
+        "1": [entry],
+    }
 
 
 def test_files_of_an_earlier_run_are_removed(tmp_path):
-    predictions = Predictions({"1": "a"}, {"1": []}, {"1": 0.0}, {})
+    predictions = Predictions({"1": Answered("a", [], 0.0)})
     write_predictions(tmp_path, predictions, version_2_with_negative=True)
     write_predictions(tmp_path, predictions, version_2_with_negative=False)
     names = ["nbest_predictions.json", "predictions.json"]

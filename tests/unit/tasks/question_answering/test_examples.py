@@ -77,7 +77,8 @@ def test_an_impossible_question_may_have_an_answer_of_empty_text(read, needs_ans
             (False, 1),
             (True, 0),
         ]
-        assert squad.unusable == squad.moved == ()
+        assert squad.unusable == ()
+        assert not any(e.is_moved for e in squad.examples)
     mixed = _file(_question("a"), _question("b", [("", 0), ("hill", 27)], is_impossible=True))
     with pytest.raises(UserError, match=r"\(b\) is_impossible but has answers"):
         read(mixed, v2=True, needs_answers=needs_answers)
@@ -158,7 +159,7 @@ def test_answers_near_their_offset_are_found(read, text, start, expected):
     squad = read(_file(_question("good"), _question("near", [(text, start), ("hill", 26)])))
     assert squad.unusable == ()
     assert squad.examples[1].answers == (Answer(text, expected), Answer("hill", 27))
-    assert squad.moved == (() if start == expected else ("near",))
+    assert [e.is_moved for e in squad.examples] == [False, start != expected]
     found = CONTEXT[expected : expected + len(text)]
     assert found.split() == text.split()
     assert min(
@@ -286,4 +287,5 @@ def test_real_files(name, questions, paragraphs, impossible):
     assert len(squad.examples) == questions
     assert squad.examples[-1].paragraph == paragraphs - 1
     assert sum(example.is_impossible for example in squad.examples) == impossible
-    assert squad.unusable == squad.moved == ()
+    assert squad.unusable == ()
+    assert not any(e.is_moved for e in squad.examples)

@@ -9,7 +9,7 @@ import pytest
 
 from bert_tf.config.settings import CommandLine
 from bert_tf.finetune.evaluation import RATE, FileEvaluation
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
@@ -61,7 +61,7 @@ def evaluation(vocabulary, golds, **settings):
         tune_threshold=False,
         run=run_settings(Path(), command=CommandLine({}, defaulted={"null_score_diff_threshold"})),
     )
-    squad = SquadFile(Path("squad.json"), tuple(examples), ())
+    squad = SquadFile(Path("squad.json"), tuple(examples))
     return FileEvaluation(
         QuestionAnswering(given, {"predict": squad}),
         "predict",

@@ -9,21 +9,11 @@ from bert_tf.tasks.question_answering import report
 from bert_tf.tasks.question_answering.examples import Answer
 from bert_tf.tasks.question_answering.metrics import ThresholdPoint
 from tests.helpers.pages import charts_of, data_of, tables_of
-from tests.helpers.squad_answers import answered
+from tests.helpers.squad_answers import answered, write_logs, write_report
 
 
-def page_of(directory, questions, results=None, **changes):
-    given = {
-        "details": {},
-        "curve": (),
-        "threshold": 0.0,
-        "training": (),
-        "evaluations": (),
-        "by_seed": {},
-    }
-    path = directory / "report.html"
-    report.write_report(path, "A run", questions, results or {}, **{**given, **changes})
-    return path.read_text(encoding="utf-8")
+def page_of(directory, questions, results=None, **given):
+    return write_report(directory, questions, results or {}, **given).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +66,7 @@ def test_outcome(f1, exact, expected):
 def test_groups_equal_a_naive_count(tmp_path):
     texts = ["Who is it?", "What is it?", "How many are there?"]
     questions = [
-        answered(question=texts[n % 7 % 3], f1=n % 5 / 4, exact=float(n % 5 == 4))
+        answered(f"q{n}", question=texts[n % 7 % 3], f1=n % 5 / 4, exact=float(n % 5 == 4))
         for n in range(60)
     ]
     [heads, *rows] = tables_of(page_of(tmp_path, questions))["Question type, with 95 % intervals"]
@@ -96,7 +86,7 @@ def test_groups_equal_a_naive_count(tmp_path):
 
 def test_outcomes_lead_to_their_questions(tmp_path):
     scores = [(1, 1)] * 5 + [(0.5, 0)] * 2 + [(0, 0)]
-    questions = [answered(f1=f1, exact=exact) for f1, exact in scores]
+    questions = [answered(f"q{n}", f1=f1, exact=exact) for n, (f1, exact) in enumerate(scores)]
     page = page_of(tmp_path, questions)
     rows = tables_of(page)["Outcome, with 95 % intervals"][1:]
     assert [row[:3] for row in rows] == [
@@ -120,43 +110,25 @@ def test_intervals(share, count, expected):
     assert report.interval(share, count) == pytest.approx(expected, abs=1e-4)
 
 
-def test_figures_of_both_versions(tmp_path):
-    def figures(results, **changes):
-        page = page_of(tmp_path, [answered()], results, **changes)
+def test_scores_of_both_versions(tmp_path):
+    def shown(results):
+        page = page_of(tmp_path, [answered()], results)
         return re.findall(r'"tile"><span>(.*?)</span><strong>(.*?)<', page)
 
-    version_1 = figures({"exact_match": 70.126, "f1": 80.5})
+    version_1 = shown({"exact_match": 70.126, "f1": 80.5})
     assert version_1 == [("F1", "80.50"), ("Exact match", "70.13")]
-    results = {"exact": 60, "f1": 61, "HasAns_f1": 63, "NoAns_f1": 64, "best_f1_thresh": 0.0}
-    # The official threshold is 0 where it is best to answer nothing, which 0 does not do.
-    curve = [ThresholdPoint(-1.5, 65, 66), ThresholdPoint(0, 2, 3)]
-    shown = dict(figures(results, curve=curve))
-    assert list(shown.values()) == ["61.00", "60.00", "63.00", "64.00", "66.00"]
-    assert shown["Best F1, at threshold -1.500"] == "66.00"
-
-
-def test_seeds_have_mean_and_sample_deviation(tmp_path):
-    pairs = {1: (70.0, 80.0), 2: (71.0, 83.0), 5: (75.0, 81.5)}
-    by_seed = {seed: {"exact": exact, "f1": f1} for seed, (exact, f1) in pairs.items()}
-    assert tables_of(page_of(tmp_path, [answered()], by_seed=by_seed))["Scores by seed"] == [
-        ["seed", "exact", "f1"],
-        ["1", "70.00", "80.00"],
-        ["2", "71.00", "83.00"],
-        ["5", "75.00", "81.50"],
-        ["mean", "72.00", "81.50"],
-        ["± std", "2.65", "1.50"],
-    ]
-    one = page_of(tmp_path, [answered()], by_seed={1: {"f1": 80.0}})
-    assert "Scores by seed" not in tables_of(one)
+    results = {"exact_match": 60, "f1": 61, "HasAns_f1": 63, "NoAns_f1": 64, "best_f1": 66}
+    values = [value for _, value in shown(results)]
+    assert values == ["61.00", "60.00", "63.00", "64.00", "66.00"]
 
 
 def test_charts_follow_the_logs(tmp_path):
     steps = [{"step": step, "loss": 2.0} for step in (1, 2)]
-    evaluations = [{"step": step, "exact_match": 2.0} for step in (1, 2)]
-    given = {"training": steps, "evaluations": evaluations}
-    page = page_of(tmp_path, [answered()], {"exact_match": 2.0}, **given)
+    write_logs(tmp_path, steps, [{"step": step, "exact_match": 2.0} for step in (1, 2)])
+    page = page_of(tmp_path, [answered()], {"exact_match": 2.0})
     assert list(charts_of(page)) == ["Loss", "Evaluations"]
-    assert not charts_of(page_of(tmp_path, [answered()], training=steps[:1]))
+    write_logs(tmp_path, steps[:1])
+    assert not charts_of(page_of(tmp_path, [answered()]))
 
 
 def test_a_threshold_curve_includes_the_chosen_threshold(tmp_path):
@@ -176,21 +148,10 @@ def test_a_threshold_curve_includes_the_chosen_threshold(tmp_path):
     assert len(drawn(float("inf"))) == 3
 
 
-def test_the_time_of_training_is_that_of_its_updates():
-    log = [
-        {"step": 10, "sequences_per_second": 4.0},
-        {"step": 15},  # no rate: the next one is for these steps too
-        {"step": 30, "sequences_per_second": 8.0},
-    ]
-    assert report.seconds_of_training(log, 8) == pytest.approx(10 * 8 / 4 + 20 * 8 / 8)
-    assert report.seconds_of_training([], 8) == 0
-    assert report.seconds_of_training([{"step": 3, "loss": 1.0}], 8) == 0
-
-
 def test_marks_are_the_true_answers_and_the_predicted_one(tmp_path):
     answers = tuple(Answer(*one) for one in (("two", 4), ("one", 0), ("two", 4), ("one", 7)))
     row = answered(context="one two one", answers=answers, predicted="one", span=(8, 11))
-    none = answered(predicted="", span=(10, 14))
+    none = answered("none", predicted="", span=(10, 14))
     [shown, empty] = data_of(page_of(tmp_path, [row, none]))["rows"]
     assert shown["marks"]["true"] == [[0, 3], [4, 7]], "the last answer is not at its offset"
     assert shown["marks"]["predicted"] == [[8, 11]]

@@ -1,15 +1,13 @@
 """report.html of tagging: what it counts, and which words it marks."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bert_tf.tasks.tagging.chunks import Entity, Match
 from bert_tf.tasks.tagging.files import read_tagged
-from bert_tf.tasks.tagging.report import marked, write_report
-from tests.helpers.pages import tables_of
+from bert_tf.tasks.tagging.report import write_report
+from tests.helpers.pages import data_of, tables_of
 
 FILE = """<Anna> B-PER
 & I-PER
@@ -41,8 +39,16 @@ def page_of(tmp_path: Path, content: str, predicted: list[list[str]]) -> str:
     return (tmp_path / "report.html").read_text()
 
 
-def cards_of(page: str) -> list[str]:
-    return re.findall(r'<p class="context" dir="auto">(.*?)</p>', page)
+def sentences_of(page: str) -> list[dict]:
+    """The examples, with the marked parts of their texts in place of numbers."""
+    data = data_of(page)
+    for row in data["rows"]:
+        text = data["texts"][row["text"]]
+        row["marks"] = {
+            name: [text[start:end] for start, end in places]
+            for name, places in row["marks"].items()
+        }
+    return data["rows"]
 
 
 def test_scores_and_outcomes(tmp_path):
@@ -68,37 +74,31 @@ def test_scores_and_outcomes(tmp_path):
 
 
 def test_the_worst_sentences_come_first_with_marks_on_both_sides(tmp_path):
-    page = page_of(tmp_path, FILE, PREDICTED)
-    first, second = cards_of(page)
-    assert "line 1: 3 of 3 wrong" in first
-    assert "line 11: 1 of 2 wrong" in second
-    assert (
-        '<mark class="true predicted">&lt;Anna&gt; &amp;</mark> <mark class="true">Co</mark> '
-        '<span class="badge partly">PER, wrong boundaries</span> <mark class="predicted">visits'
-        '</mark> <span class="badge wrong">spurious LOC</span> <mark class="true predicted">Rome'
-        '</mark> <span class="badge wrong">LOC, predicted as PER</span>'
-    ) in first
-    assert (
-        '<mark class="true">Bern</mark> <span class="badge wrong">missed LOC</span> and' in second
-    )
-    assert (
-        '<mark class="true predicted">Basel</mark> <span class="badge exact">LOC</span>' in second
-    )
-    assert "<script" not in page
-    assert not re.search(r'(?:src|href)="(?!data:)', page), "nothing is loaded from elsewhere"
+    first, second, last = sentences_of(page_of(tmp_path, FILE, PREDICTED))
+    assert [row["id"] for row in (first, second, last)] == ["1", "11", "7"]
+    assert (first["facts"], second["facts"]) == (["3 of 3 wrong"], ["1 of 2 wrong"])
+    assert first["marks"] == {
+        "true": ["<Anna> & Co", "Rome"],
+        "predicted": ["<Anna> &", "visits", "Rome"],
+    }
+    assert first["answers"] == {
+        "wrong boundaries": ["<Anna> & Co (PER)"],
+        "wrong type": ["Rome (LOC, predicted as PER)"],
+        "spurious": ["visits (LOC)"],
+    }
+    assert second["answers"] == {"correct": ["Basel (LOC)"], "missed": ["Bern (LOC)"]}
+    assert last["filters"] == {"Wrong": "0"}
 
 
-def test_adjacent_entities_stay_apart():
-    one, other = Entity("A", 0, 1), Entity("A", 1, 2)
-    text = marked(["a", "b"], [Match(one, one), Match(other, other)])
-    assert text.count("<mark") == 2
-    assert re.sub(r"<span.*?</span>|<.*?>", "", text).split() == ["a", "b"]
+def test_adjacent_entities_stay_apart(tmp_path):
+    [row] = sentences_of(page_of(tmp_path, "a B-A\nb B-A\n", [["B-A", "B-A"]]))
+    assert row["marks"] == {"true": ["a", "b"], "predicted": ["a", "b"]}
 
 
 def test_entities_without_types(tmp_path):
     page = page_of(tmp_path, "colon B\ncancer I\n. O\n", [["B", "O", "O"]])
     assert tables_of(page)["Scores of each type"][1][0] == "entity"
-    assert "entity, wrong boundaries" in cards_of(page)[0]
+    assert sentences_of(page)[0]["answers"] == {"wrong boundaries": ["colon cancer (entity)"]}
 
 
 def test_parts_of_speech_are_scored_by_words(tmp_path):
@@ -106,14 +106,12 @@ def test_parts_of_speech_are_scored_by_words(tmp_path):
     tables = tables_of(page)
     assert ["VBZ", "0.000", "0.000", "0.000", "1", "0", "0"] in tables["Scores of each type"]
     assert ["wrong type", "1"] in [row[:2] for row in tables["What became of words"]]
-    [card] = cards_of(page)
-    assert "The mill <mark" in card
-    assert '<span class="badge wrong">VBZ, predicted as NNS</span>' in card
+    [row] = sentences_of(page)
+    assert row["answers"]["wrong type"] == ["turns (VBZ, predicted as NNS)"]
 
 
-@pytest.mark.parametrize("labels", [["B-A", "O"], ["O", "O"]])
-def test_nothing_is_wrong(tmp_path, labels):
+@pytest.mark.parametrize(("labels", "number"), [(["B-A", "O"], 1), (["O", "O"], 2)])
+def test_nothing_is_wrong(tmp_path, labels, number):
     content = "".join(f"word {label}\n" for label in labels)
-    page = page_of(tmp_path, content, [labels])
-    assert "<h2>No mistakes</h2>" in page
-    assert not cards_of(page)
+    [row] = sentences_of(page_of(tmp_path, content, [labels]))
+    assert row["facts"] == [f"0 of {number} wrong"]

@@ -1,6 +1,5 @@
 """run_ner.py's job before its first update: refused input, and the labels of a run."""
 
-import dataclasses
 import json
 import shutil
 
@@ -12,7 +11,8 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.flags import (
     classification_settings,
@@ -20,9 +20,9 @@ from bert_tf.tasks.classification.flags import (
 )
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.tagging import run as tagging
-from bert_tf.tasks.tagging.files import read_tagged
+from bert_tf.tasks.tagging.files import predicted_labels, read_tagged
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
-from bert_tf.tasks.tagging.run import Tagging, predicted_labels, scores
+from bert_tf.tasks.tagging.run import Tagging, scores
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.train.run import begin
@@ -204,7 +204,7 @@ def write_record(directory, task):
 
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
 def test_a_refused_run_leaves_nothing(start, places, tmp_path, monkeypatch, flags, words):
-    monkeypatch.setattr(tagging, "feature_stage", None)  # records may take long to make
+    monkeypatch.setattr(SequenceStage, "build", None)  # records may take long to make
     with pytest.raises(UserError) as error:
         flags = [flag.format(**places) for flag in flags]
         tagging.run(settings_of(start, tmp_path / "out", *flags))
@@ -354,11 +354,9 @@ def test_scores(tmp_path):
         "word_starts": np.array([[0, 1, 0, 1, 0], [0, 1, 1, 0, 0]]),
         "labels": np.array([[9, numbers[0], 9, numbers[1], 9], [9, numbers[1], numbers[2], 9, 9]]),
     }
-    predicted = predicted_labels(file, LABELS, predictions)
+    words = [sentence.words for sentence in file.sentences]
+    predicted = predicted_labels(words, LABELS, predictions)
     assert predicted == [["B-PER", "O"], ["O", "B-LOC"]]
     assert scores(file, predicted, None) == {"eval_accuracy": 0.5}
     with pytest.raises(ValueError, match="4 words were predicted, not 3"):
-        shorter = dataclasses.replace(
-            file, sentences=[file.sentences[0], file.sentences[1]._replace(words=["x"])]
-        )
-        predicted_labels(shorter, LABELS, predictions)
+        predicted_labels([words[0], ["x"]], LABELS, predictions)
