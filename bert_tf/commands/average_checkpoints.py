@@ -33,7 +33,7 @@ def average_checkpoints(
     """
     # Imported here, since these need TensorFlow and --help should not wait for it.
     from bert_tf.checkpoint.derived import average_sources
-    from bert_tf.inference.checkpoints import run_checkpoints, step_in_name
+    from bert_tf.checkpoint.directory import run_checkpoints, step_in_name
 
     found = run_checkpoints(Path(model_dir), flag="model_dir")
     found = [path for path in found if step_in_name(path) != 0]  # before the first update
