@@ -267,7 +267,8 @@ def test_a_run_that_resumes_ends_in_the_same_bits(job, tmp_path):
 @pytest.mark.parallel
 def test_two_ranks_learn_and_predict_as_one(job, tmp_path):
     """Up to the order in which float32 is added up."""
-    given = ["--horovod", "--do_train", *job.case.scored, "--train_batch_size=8"]
+    given = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=8"]
+    given += ["--do_train", *job.case.scored]
     done = mpirun(2, TASKS[job.name].script, *job.flags(tmp_path, *given))
     assert done.stdout.count("the report is") == 1, "rank 0 alone prints"
     assert_same_plan(job.trained, tmp_path)
