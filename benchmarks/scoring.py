@@ -38,14 +38,9 @@ from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.durable.manifest import SPECIAL_NAMES
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.tasks.scoring.sequences import (
-    SequenceSettings,
-    TokenSequence,
-    read_texts,
-    sequences_of_texts,
-)
+from bert_tf.tasks.scoring.sequences import TokenSequence, read_texts, sequences_of_texts
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
-from bert_tf.tasks.scoring.work import Work, sum_losses
+from bert_tf.tasks.scoring.work import Work
 from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.files import require_file
 
@@ -111,16 +106,15 @@ def score(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ours(job: ScoringJob, settings: Mapping[str, Any]):
     start_tensorflow()
-    from bert_tf.inference.arithmetic import chosen_options
     from bert_tf.inference.predictor import Predictor
-    from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
+    from bert_tf.inference.settings import chosen_options
+    from bert_tf.tasks.scoring.run import LOSSES, ScoringTask
 
     options, _ = chosen_options(job.network, precision=settings["precision"])
     predictor = Predictor(
         ScoringTask(job.network),
         None,
-        precision=options.policy,
-        native_ops=options.native_layers,
+        options=options,
         threads=job.threads,
     )
     masking = MaskingSettings(
@@ -136,8 +130,7 @@ def _ours(job: ScoringJob, settings: Mapping[str, Any]):
         )
         for batch in work.batches:
             inputs = work.inputs(batch)
-            found = predictor.run(inputs.features())
-            sum_losses(found[LOSSES], inputs)
+            inputs.summed(predictor.run(inputs.features)[LOSSES])
 
     return run
 
@@ -181,7 +174,9 @@ def measure() -> Iterator[Result]:
     check_length("seq_length", values.seq_length, network)
     tokenizer = load_tokenizer(vocab_file=require_file(values.vocab_file, flag="vocab_file"))
     texts = read_texts([Path(values.input_file)], TextSettings(), flag="input_file")
-    made = sequences_of_texts(texts, tokenizer, SequenceSettings(values.seq_length)).sequences
+    made = sequences_of_texts(
+        texts, tokenizer, TextSettings(), max_seq_length=values.seq_length, seed=0
+    ).sequences
     kept = min(values.sequences, len(made))
     job = ScoringJob(
         network=network,

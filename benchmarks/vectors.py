@@ -108,7 +108,7 @@ def _input_file(job: VectorJob, directory: Path) -> Path:
 def _features(job: VectorJob, settings: Mapping[str, Any], directory: Path) -> Callable[[], object]:
     start_tensorflow()
     from bert_tf.tasks.vectors import run as vectors
-    from bert_tf.tasks.vectors.flags import define_feature_flags, feature_settings
+    from bert_tf.tasks.vectors.settings import define_feature_flags, feature_settings
 
     values = flags.FlagValues()
     define_feature_flags(values)
@@ -159,7 +159,7 @@ def _extract_features(
 
 def _encoder(job: VectorJob, settings: Mapping[str, Any], _: Path) -> Callable[[], object]:
     start_tensorflow()
-    from bert_tf.inference.arithmetic import chosen_options
+    from bert_tf.inference.settings import chosen_options
     from bert_tf.tasks.vectors.encoder import TextEncoder
     from bert_tf.tasks.vectors.settings import VectorSettings
 

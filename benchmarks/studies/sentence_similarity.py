@@ -41,7 +41,7 @@ def measure() -> Iterator[Result]:
     """Yields both correlations, of the vectors as they are and in half precision."""
     values = flags.FLAGS
     start_tensorflow()
-    from bert_tf.inference.arithmetic import chosen_options
+    from bert_tf.inference.settings import chosen_options
     from bert_tf.tasks.classification.metrics import pearson, spearman
     from bert_tf.tasks.vectors.encoder import TextEncoder
     from bert_tf.tasks.vectors.settings import VectorSettings

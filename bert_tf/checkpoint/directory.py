@@ -1,24 +1,33 @@
-"""The checkpoints in a run's directory: finds the latest one and cleans up after a kill.
+"""The checkpoints in a directory: finds the latest one, or all, and cleans up after a kill.
 
-``model.ckpt-STEP.meta`` is written first (``meta_graph.py``). Then TensorFlow writes ``.data-*``
-and ``.index`` under temporary names, renames them in this order, records the checkpoint in the file
-``checkpoint`` and deletes checkpoints that the file no longer lists. A process may be killed
-between any two of these steps.
+``model.ckpt-STEP.meta`` is written first. Then TensorFlow writes ``.data-*`` and ``.index`` under
+temporary names, renames them in this order, records the checkpoint in the file ``checkpoint`` and
+deletes checkpoints that the file no longer lists. A process may be killed between any two of these
+steps.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete, list_checkpoints
+from bert_tf.checkpoint.tensorflow_file import (
+    LIST_NAME,
+    is_complete,
+    list_checkpoints,
+    resolve_checkpoint,
+)
+from bert_tf.model_directory.directory import SHARD_INDEX_SUFFIXES, find_pytorch_weights
+from bert_tf.util.digest import digest_of, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import PathLike
+from bert_tf.util.files import PathLike, read_json_object
 
 PREFIX = "model.ckpt"
 
+_STEP = re.compile(r"-(\d+)$")
 _ENDING = r"\.(?:index|meta|data-\d{5}-of-\d{5})"
 _FILE = re.compile(rf"({re.escape(PREFIX)}-\d+){_ENDING}")
 _HALF_WRITTEN = re.compile(
@@ -154,3 +163,61 @@ def check_step(checkpoint: PathLike, step: int) -> None:
             f"{step}: it was renamed, or its files are of two checkpoints; name all of its files "
             f"{PREFIX}-{step}, or copy the checkpoint again."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint to evaluate.
+
+    Attributes:
+      name: its name in tables, and of its directory among the scores.
+      step: the number of updates in its name; None if it has none.
+      weights_digest: a digest of its files.
+    """
+
+    path: Path
+    name: str
+    step: int | None
+    weights_digest: str
+
+
+def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
+    """The checkpoint that a path refers to or, with ``every_one``, all in a directory, by step.
+
+    Raises UserError if there is none.
+    """
+    if every_one:
+        paths = run_checkpoints(path, flag="init_checkpoint")
+    else:
+        paths = [find_pytorch_weights(path) or Path(resolve_checkpoint(path))]
+    return [Checkpoint(p, p.name, step_in_name(p), _digest(p)) for p in paths]
+
+
+def run_checkpoints(directory: Path, *, flag: str) -> list[Path]:
+    """The complete TensorFlow checkpoints in a directory, by step; UserError if there is none."""
+    if not directory.is_dir():
+        raise UserError(f"--{flag}={directory} is not a directory; give one of a run.")
+    prefixes = [file.with_suffix("") for file in directory.glob("*.index")]
+    # Leaves out what a killed run left behind, and what a running one is still writing.
+    complete = [prefix for prefix in prefixes if is_complete(prefix)]
+    if not complete:
+        raise UserError(f"--{flag}={directory} holds no complete TensorFlow checkpoint.")
+    return sorted(complete, key=lambda prefix: (step_in_name(prefix) or 0, prefix.name))
+
+
+def step_in_name(path: Path) -> int | None:
+    """The step in the name of a checkpoint; None if it has none."""
+    step = _STEP.search(path.name)
+    return int(step[1]) if step else None
+
+
+def _digest(path: Path) -> str:
+    """A digest of the files of a TensorFlow checkpoint, or of weights and all their shards."""
+    names = re.compile(re.escape(path.name) + r"\.(index|data-\d{5}-of-\d{5})")
+    files = sorted(file for file in path.parent.iterdir() if names.fullmatch(file.name))
+    if not files:
+        files = [path]
+    if path.name.endswith(SHARD_INDEX_SUFFIXES):
+        named = read_json_object(path, what="index of weights").get("weight_map", {})
+        files += [path.with_name(name) for name in sorted(set(named.values()))]
+    return digest_of("".join(map(digest_of_file, files)).encode())

@@ -7,14 +7,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import ArrayFile, Shape
-from bert_tf.checkpoint.pytorch_file import PytorchFile
-from bert_tf.checkpoint.safetensors_file import SafetensorsFile
+from bert_tf.checkpoint.pytorch_files import PytorchFile, SafetensorsFile
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import (
     SAFETENSORS_SUFFIX,
@@ -52,15 +51,17 @@ _HALF = ("float16", "bfloat16")
 _FLOATS = (*_HALF, "float32", "float64")
 
 
-AnySource = TypeVar("AnySource", bound="Source")
-
-
 class StoredArray(NamedTuple):
     """Where a variable's values are stored."""
 
     file: ArrayFile
     name: str
     transposed: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that the values have when they are read, in Google's orientation."""
+        return self.file.entries[self.name].shape[:: -1 if self.transposed else 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,17 +82,18 @@ class Source:
     notes: tuple[str, ...] = ()
 
     @property
-    def config(self) -> BertConfig | None:
-        """The architecture, with an unambiguous GELU; None if there is no configuration file."""
+    def config(self) -> BertConfig:
+        """The architecture, with an unambiguous GELU; UserError if no file states it."""
+        if self.files.config is None:
+            raise UserError(
+                f"no configuration was found for {self.path}; give the model's --bert_config_file."
+            )
         return self.files.config
 
     @property
     def shapes(self) -> dict[str, Shape]:
         """Name and shape of every variable, including run state."""
-        return {
-            name: file.entries[stored].shape[:: -1 if transposed else 1]
-            for name, (file, stored, transposed) in self.stored.items()
-        }
+        return {name: array.shape for name, array in self.stored.items()}
 
     def read(self, name: str) -> np.ndarray:
         """Reads a weight as float32 in Google's orientation.
@@ -127,13 +129,17 @@ class Source:
             for number, kept in enumerate(layers):
                 if int(layer["number"]) == kept:
                     stored[f"{layer['scope']}{number}{name[layer.end() :]}"] = array
-        return dataclasses.replace(self, stored=stored)
+        return self.with_arrays(stored)
 
-    def without(self: AnySource, variables: Iterable[str]) -> AnySource:
+    def without(self, variables: Iterable[str]) -> Source:
         """The checkpoint without some of its variables."""
         left_out = set(variables)
-        kept = {name: array for name, array in self.stored.items() if name not in left_out}
-        return dataclasses.replace(self, stored=kept)
+        return self.with_arrays({n: array for n, array in self.stored.items() if n not in left_out})
+
+    def with_arrays(self, stored: Mapping[str, StoredArray], **files: Any) -> Source:
+        """The checkpoint with other variables, and with changes of the files next to it."""
+        beside = dataclasses.replace(self.files, **files)
+        return Source(self.path, self.origin, beside, stored, self.notes)
 
     def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
         """Whether TensorFlow can read the wanted variables as float32 from ``path`` directly."""
@@ -145,42 +151,14 @@ class Source:
             for file, stored, transposed in [self.stored[name]]
         )
 
-    def configured(self) -> ConfiguredSource:
-        """The same, whose architecture is known; UserError if it is not."""
-        if self.config is None:
-            raise UserError(
-                f"no configuration was found for {self.path}; give the model's --bert_config_file."
-            )
-        files = ConfiguredDirectory(**{**vars(self.files), "config": self.config})
-        return ConfiguredSource(**{**vars(self), "files": files})
-
     def describe(self) -> str:
         """Format and activation, for a report."""
-        if self.config is None:
+        if self.files.config is None:
             form = "activation unknown, since there is no configuration"
         else:
-            form = _GELU_FORMS.get(self.config.hidden_act, "activation")
-            form += f" ({self.config.hidden_act})"
+            activation = self.files.config.hidden_act
+            form = f"{_GELU_FORMS.get(activation, 'activation')} ({activation})"
         return f"format: {ORIGINS[self.origin]}; {form}"
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfiguredDirectory(ModelDirectory):
-    """What stands beside weights whose architecture is known."""
-
-    config: BertConfig = dataclasses.field()
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfiguredSource(Source):
-    """A checkpoint whose architecture is known."""
-
-    files: ConfiguredDirectory
-
-    @property
-    def config(self) -> BertConfig:
-        """The architecture, with an unambiguous GELU."""
-        return self.files.config
 
 
 def open_source(path: PathLike) -> Source:
@@ -197,7 +175,7 @@ def open_source(path: PathLike) -> Source:
     weights = find_pytorch_weights(path)
     files = ModelDirectory.of(path)
     if weights is not None:
-        source = _open_pytorch(weights, files)
+        found = _open_pytorch(weights)
     elif path.is_file() and not (
         path.suffix in (".index", ".meta")
         or ".data-" in path.name
@@ -208,25 +186,35 @@ def open_source(path: PathLike) -> Source:
             ".safetensors, .bin or .pt file, or a directory with one of them."
         )
     else:
-        source = _open_tensorflow(path, files)
-    source = dataclasses.replace(source, files=_with_classes_of_head(source))
-    return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
+        found = _open_tensorflow(path, files)
+    notes = (*files.notes, *found.notes, *_notes_on_types(found))
+    files = _with_classes_of_head(files, found)
+    return Source(found.path, found.origin, files, found.stored, notes)
 
 
-def _with_classes_of_head(source: Source) -> ModelDirectory:
+class _Found(NamedTuple):
+    """A checkpoint without the files next to it; see :class:`Source`."""
+
+    path: str
+    origin: str
+    stored: Mapping[str, StoredArray]
+    notes: tuple[str, ...]
+
+
+def _with_classes_of_head(files: ModelDirectory, found: _Found) -> ModelDirectory:
     """The files, classes only if there is a head; UserError if they belong to another head."""
-    if names.CLASSES not in names.heads_of(source.stored):
-        return dataclasses.replace(source.files, classes=None)
-    classes, bias = source.files.classes, source.shapes.get(f"{names.CLASSES}output_bias")
-    if classes is not None and bias is not None and bias != (classes.num_outputs,):
+    if names.CLASSES not in names.heads_of(found.stored):
+        return dataclasses.replace(files, classes=None)
+    classes, bias = files.classes, found.stored.get(f"{names.CLASSES}output_bias")
+    if classes is not None and bias is not None and bias.shape != (classes.num_outputs,):
         raise UserError(
-            f"{source.path}: {classes.num_outputs} classes are stored with it, but its head has "
-            f"{' x '.join(map(str, bias))}; restore {MODEL_RECORD_NAME} or config.json there."
+            f"{found.path}: {classes.num_outputs} classes are stored with it, but its head has "
+            f"{' x '.join(map(str, bias.shape))}; restore {MODEL_RECORD_NAME} or config.json there."
         )
-    return source.files
+    return files
 
 
-def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
+def _open_tensorflow(path: Path, files: ModelDirectory) -> _Found:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint import tensorflow_file as tensorflow
     from bert_tf.checkpoint.directory import check_step
@@ -252,10 +240,10 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> Source:
     for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         stored[name] = stored.get(f"{name}/shadow", stored[name])
-    return Source(file.path, origin, files, stored, notes)
+    return _Found(file.path, origin, stored, notes)
 
 
-def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
+def _open_pytorch(path: Path) -> _Found:
     located = _locate(path)
     prefix = prefix_of(located)
     naming = names.naming_of(name.removeprefix(prefix) for name in located)
@@ -283,7 +271,7 @@ def _open_pytorch(path: Path, files: ModelDirectory) -> Source:
             "warning: pre_classifier is a layer of DistilBERT's text classification head, in place "
             "of which this network has BERT's pooler, so the head is left out",
         )
-    return Source(str(path), origin, files, stored, (*_notes_on_prefix(prefix), *notes))
+    return _Found(str(path), origin, stored, (*_notes_on_prefix(prefix), *notes))
 
 
 def prefix_of(stored: Iterable[str]) -> str:
@@ -409,17 +397,17 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
     return np.array_equal(values, others, equal_nan=True)
 
 
-def _notes_on(source: Source) -> list[str]:
+def _notes_on_types(found: _Found) -> list[str]:
     """Notes on the dtypes of the weights; raises UserError for dtypes that hold no real numbers."""
     notes = []
     types: dict[str, int] = {}
-    for name, (file, stored, _) in source.stored.items():
+    for name, (file, stored, _) in found.stored.items():
         dtype: Any = file.entries[stored].dtype
         if names.is_run_state(name):
             continue
         if dtype not in _FLOATS and names.BERT.by_google(name) is not None:
             raise UserError(
-                f"weights {source.path}: {stored} has type {dtype}, as in quantised models; give "
+                f"weights {found.path}: {stored} has type {dtype}, as in quantised models; give "
                 "the original model instead."
             )
         types[dtype] = types.get(dtype, 0) + 1

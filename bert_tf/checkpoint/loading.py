@@ -6,7 +6,7 @@ import dataclasses
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -65,10 +65,11 @@ class LoadingReport:
     origin: str = ""
     notes: tuple[str, ...] = ()
 
-    def summary(self, *, taken: str = "restored") -> list[str]:
+    def summary(self, taken: str = "restored", *, state: str = "not needed") -> list[str]:
         """One line for each non-empty list, with the names of exceptions.
 
-        ``taken`` is the verb that describes what happened to the restored variables.
+        ``taken`` and ``state`` say what happened to the restored variables and to the run's state,
+        which is left out for "".
         """
         lines = [f"{self.checkpoint}: {len(self.restored)} variables {taken}"]
         if self.origin:
@@ -81,8 +82,8 @@ class LoadingReport:
         for meaning, found in exceptions.items():
             if found:
                 lines.append(f"{len(found)} {meaning}: {', '.join(_listed(found))}")
-        if self.run_state:
-            lines.append(f"{len(self.run_state)} of a run's state, not needed")
+        if self.run_state and state:
+            lines.append(f"{len(self.run_state)} of a run's state, {state}")
         lines.extend(self.notes)
         return lines
 
@@ -103,14 +104,21 @@ def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> Loadi
 
 def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> LoadingReport:
     """Compares a checkpoint of any format with a network; the report states its origin."""
-    report = compare_shapes(source.path, source.shapes, network)
-    return dataclasses.replace(report, origin=source.describe(), notes=source.notes)
+    return compare_shapes(
+        source.path, source.shapes, network, origin=source.describe(), notes=source.notes
+    )
 
 
 def compare_shapes(
-    checkpoint: str, stored: Mapping[str, Shape], network: Mapping[str, Sequence[int]]
+    checkpoint: str,
+    stored: Mapping[str, Shape],
+    network: Mapping[str, Sequence[int]],
+    **about: Any,
 ) -> LoadingReport:
-    """Compares the shapes of an opened checkpoint with those of a network."""
+    """Compares the shapes of an opened checkpoint with those of a network.
+
+    ``about`` has the report's ``origin`` and ``notes``.
+    """
     wanted = {name: tuple(shape) for name, shape in network.items()}
     common = [name for name in wanted if name in stored]
     extra = sorted(stored.keys() - wanted.keys())
@@ -125,6 +133,7 @@ def compare_shapes(
             if stored[name] != wanted[name]
         ),
         run_state=tuple(name for name in extra if names.is_run_state(name)),
+        **about,
     )
 
 

@@ -8,6 +8,8 @@ for the two networks of ``run_electra.py``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -186,34 +188,36 @@ def heads_of(google: Iterable[str]) -> set[str]:
     return {head for head in HEADS if any(name.startswith(head or "output_") for name in known)}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Naming:
     """How one of transformers' architectures names its weights.
 
     Attributes:
       model_type: the architecture's name in ``config.json``.
       class_prefix: the beginning of its class names.
-      prefix: precedes the bare network's names in a model with a head.
+      parts: the beginnings of names in the bare network.
       rows: the table of names.
       copies: arrays of the masked-LM decoder -> Google's names of the variables that they copy.
     """
 
-    def __init__(
-        self,
-        model_type: str,
-        class_prefix: str,
-        parts: tuple[str, ...],
-        rows: Sequence[Row],
-        copies: Mapping[str, str],
-    ) -> None:
-        """Uses the table ``rows``; names in the bare network begin with one of ``parts``."""
-        self.model_type = model_type
-        self.class_prefix = class_prefix
-        self.prefix = f"{model_type}."
-        self.rows = rows
-        self.copies = copies
-        self._parts = parts
-        self._by_google = {row.google: row for row in rows}
-        self._by_huggingface = {row.huggingface: row for row in rows}
+    model_type: str
+    class_prefix: str
+    parts: tuple[str, ...]
+    rows: Sequence[Row]
+    copies: Mapping[str, str]
+
+    @property
+    def prefix(self) -> str:
+        """What precedes the bare network's names in a model with a head."""
+        return f"{self.model_type}."
+
+    @functools.cached_property
+    def _by_google(self) -> dict[str, Row]:
+        return {row.google: row for row in self.rows}
+
+    @functools.cached_property
+    def _by_huggingface(self) -> dict[str, Row]:
+        return {row.huggingface: row for row in self.rows}
 
     def by_google(self, name: str) -> Row | None:
         """The row of a Google name, with the layer number filled in; None if there is none."""
@@ -231,7 +235,7 @@ class Naming:
         """
         name = name.replace(".dense_act.", ".dense.")
         name = _OLD_LAYER_NORM.sub(lambda match: _MODERN[match.group()], name)
-        return f"{self.prefix}{name}" if name.startswith(self._parts) else name
+        return f"{self.prefix}{name}" if name.startswith(self.parts) else name
 
 
 _WORDS = "bert/embeddings/word_embeddings"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,21 @@ class SentenceModules:
     default_prompt: str = ""
     contents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
+    def length_within(self, positions: int) -> int:
+        """The most tokens of a text for a network with so many positions."""
+        return min(positions, self.max_seq_length or positions)
+
+    def prompt_of(self, name: str | None) -> str:
+        """The prompt of a name, or the default one for None; "" for none.
+
+        Raises UserError if there is no such prompt.
+        """
+        name = self.default_prompt if name is None else name
+        if name and name not in self.prompts:
+            names = ", ".join(self.prompts) or "none"
+            raise UserError(f"--prompt_name={name}: the prompts next to the network are: {names}.")
+        return self.prompts.get(name, "")
+
     def write(self, directory: Path) -> None:
         """Writes the same, for a network in ``directory`` itself."""
         rows = []
@@ -123,10 +138,10 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
     Raises UserError if a file is malformed, or for a module that is not computed here.
     """
     network = Path(path) if Path(path).is_dir() else Path(path).parent
-    found = _modules_of(network)
-    if found is None:
+    listed = _modules_of(network)
+    if listed is None:
         return None
-    file, modules = found
+    file, modules = listed
     pooling_file = modules[1][1] / _SETTINGS_NAME
     pooling = read_json_object(pooling_file, what=_WHAT)
     texts = _optional(network / TEXTS_NAME)
@@ -164,15 +179,32 @@ def read_sentence_modules(path: PathLike) -> SentenceModules | None:
 def _modules_of(network: Path) -> tuple[Path, list[tuple[str, Path]]] | None:
     """The ``modules.json`` that names the network's directory; None if none does.
 
-    With the kind of each module, and the directory of its files.
+    With the kind of each module, and the directory of its files. Raises UserError for an unknown
+    kind, or an order that is not computed here.
     """
     for directory in (network, network.absolute().parent):
         file = directory / MODULES_NAME
-        if file.is_file():
-            rows = _rows(file)
-            if (directory / rows[0][1]).resolve() == network.resolve():
-                return file, _checked(file, rows)
-    return None
+        rows = _rows(file) if file.is_file() else []
+        if rows and (directory / rows[0][1]).resolve() == network.resolve():
+            break
+    else:
+        return None
+    modules = []
+    for kind, path in rows:
+        package, _, name = kind.rpartition(".")
+        if name not in _KINDS or not f"{package}.".startswith("sentence_transformers."):
+            raise UserError(
+                f"{file}: the module {short_repr(path)} has the type {short_repr(kind)}, which is "
+                f"not known here; {', '.join(_KINDS)} of sentence-transformers are."
+            )
+        modules.append((name, file.parent / path))
+    order = " ".join(kind for kind, _ in modules)
+    if not _ORDER.fullmatch(order):
+        raise UserError(
+            f"{file}: its modules are {order.replace(' ', ', ')}; only a Transformer, a Pooling, "
+            "Dense layers and a Normalize are computed, in this order."
+        )
+    return file, modules
 
 
 def _rows(file: Path) -> list[tuple[str, str]]:
@@ -189,26 +221,6 @@ def _rows(file: Path) -> list[tuple[str, str]]:
     return texts
 
 
-def _checked(file: Path, rows: Sequence[tuple[str, str]]) -> list[tuple[str, Path]]:
-    """The kinds and directories; UserError for an unknown kind, or an order not computed here."""
-    modules = []
-    for kind, path in rows:
-        package, _, name = kind.rpartition(".")
-        if name not in _KINDS or not f"{package}.".startswith("sentence_transformers."):
-            raise UserError(
-                f"{file}: the module {short_repr(path)} has the type {short_repr(kind)}, which is "
-                f"not known here; {', '.join(_KINDS)} of sentence-transformers are."
-            )
-        modules.append((name, file.parent / path))
-    order = " ".join(kind for kind, _ in modules)
-    if not _ORDER.fullmatch(order):
-        raise UserError(
-            f"{file}: its modules are {order.replace(' ', ', ')}; only a Transformer, a Pooling, "
-            "Dense layers and a Normalize are computed, in this order."
-        )
-    return modules
-
-
 def _optional(file: Path) -> dict[str, Any]:
     return read_json_object(file, what=_WHAT) if file.is_file() else {}
 
@@ -217,8 +229,9 @@ def _poolings(settings: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     """Version 6 of sentence-transformers has a name or several, earlier ones a key for each."""
     given = settings.get("pooling_mode")
     if given is None:
-        chosen = [key for key in settings if key.startswith("pooling_mode_") and settings[key]]
-        names = sorted((_POOLING_KEYS.get(key, key) for key in chosen), key=_place) or ["mean"]
+        keys = [key for key in settings if key.startswith("pooling_mode_") and settings[key]]
+        names = [name for key, name in _POOLING_KEYS.items() if key in keys]
+        names = [*names, *(key for key in keys if key not in _POOLING_KEYS)] or ["mean"]
     else:
         given = given if isinstance(given, list) and given else [given]
         names = [_OTHER_NAMES.get(str(name), str(name)) for name in given]
@@ -228,23 +241,18 @@ def _poolings(settings: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _place(name: str) -> int:
-    known = [*_POOLING_KEYS.values()]
-    return known.index(name) if name in known else len(known)
-
-
 def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The prompts that are not empty, and the name of the default one."""
-    found, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    texts = found.values() if isinstance(found, dict) else [found]
+    stored, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    texts = stored.values() if isinstance(stored, dict) else [stored]
     if not all(isinstance(text, (str, type(None))) for text in texts):
         raise UserError(f"{file}: prompts must be texts by their names; restore the file.")
-    if default is not None and (not isinstance(default, str) or default not in found):
+    if default is not None and (not isinstance(default, str) or default not in stored):
         raise UserError(
             f"{file}: default_prompt_name is {short_repr(default)}, which is not a prompt there; "
             "restore the file."
         )
-    prompts = {name: text for name, text in found.items() if text}
+    prompts = {name: text for name, text in stored.items() if text}
     return {"prompts": prompts, "default_prompt": default if default in prompts else ""}
 
 

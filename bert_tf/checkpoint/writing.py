@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
 if TYPE_CHECKING:
-    from bert_tf.checkpoint.formats import ConfiguredDirectory
+    from bert_tf.checkpoint.formats import Source
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -57,22 +56,22 @@ def network_shapes(
 
 
 def write_model(
-    directory: Path, target: str, weights: Arrays, files: ConfiguredDirectory, *, run_state: Arrays
+    directory: Path, target: str, source: Source, weights: Arrays, *, run_state: Arrays
 ) -> list[str]:
     """Writes weights, configuration, vocabulary and casing; returns messages for the user.
 
     Args:
       directory: an existing, empty directory.
       target: a key of ``formats.ORIGINS``.
-      weights: float32 arrays under Google's names.
-      files: the files next to the weights.
+      source: the checkpoint, with its configuration and the files next to it.
+      weights: its float32 arrays under Google's names.
       run_state: optimizer state and counters; empty to write only weights.
 
     Raises UserError if the format cannot represent something, OSError if the disk is full.
     """
     if target != "huggingface":
-        _write_tensorflow(directory, target, {**weights, **run_state}, files)
-        return _notes(target, files)
+        _write_tensorflow(directory, target, {**weights, **run_state}, source)
+        return _notes(target, source)
     if run_state:
         raise UserError(
             "--include_optimizer: a Hugging Face directory has no place for an optimizer's state; "
@@ -80,7 +79,7 @@ def write_model(
         )
     from bert_tf.checkpoint.huggingface import write_huggingface
 
-    return [*write_huggingface(directory, weights, files), *_notes(target, files)]
+    return [*write_huggingface(directory, weights, source), *_notes(target, source)]
 
 
 def write_without_optimizer(checkpoint: str, directory: Path) -> None:
@@ -101,30 +100,28 @@ def write_without_optimizer(checkpoint: str, directory: Path) -> None:
     list_checkpoints(directory, [name])
 
 
-def _write_tensorflow(
-    directory: Path, target: str, arrays: Arrays, files: ConfiguredDirectory
-) -> None:
+def _write_tensorflow(directory: Path, target: str, arrays: Arrays, source: Source) -> None:
     if target == "google":
         write_checkpoint(str(directory / "bert_model.ckpt"), arrays)
     else:
         name = f"model.ckpt-{int(arrays.get('global_step', 0))}"
         write_checkpoint(str(directory / name), arrays)
         list_checkpoints(directory, [name])
-    write_model_files(directory, files.config, files.tokenizer_files, **files.facts)
-    if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
-        named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
-        write_json(directory / CONFIG_NAME, named_as_google.to_dict())
+    config, files = source.config, source.files
+    write_model_files(directory, config, files.tokenizer_files, **files.facts)
+    if target != "bert_tf" and config.hidden_act == "gelu_tanh":
+        write_json(directory / CONFIG_NAME, {**config.to_dict(), "hidden_act": "gelu"})
 
 
-def _notes(target: str, files: ConfiguredDirectory) -> list[str]:
-    notes = []
-    if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
+def _notes(target: str, source: Source) -> list[str]:
+    notes, config, files = [], source.config, source.files
+    if target in ("google", "nvidia") and config.hidden_act == "gelu_erf":
         notes.append(
             f"warning: the model was made with the exact GELU, which {CONFIG_NAME} calls gelu_erf; "
             "Google's and NVIDIA's code refuse that name and with \"gelu\" they compute the tanh "
             "form, so outputs differ slightly"
         )
-    if target in ("google", "nvidia") and not files.config.type_vocab_size:
+    if target in ("google", "nvidia") and not config.type_vocab_size:
         notes.append(
             "warning: the model has no token types (type_vocab_size 0), and Google's and NVIDIA's "
             "code cannot build a network without them"

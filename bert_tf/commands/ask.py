@@ -21,9 +21,12 @@ from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group, run_command
 from bert_tf.config.declared import settings_of_model, with_settings_of_model
-from bert_tf.inference.arithmetic import define_native_flag
-from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
-from bert_tf.inference.unknown_hint import with_unknown_hint
+from bert_tf.inference.settings import (
+    define_model_flags,
+    define_native_flag,
+    model_from_flags,
+    options_from_flags,
+)
 from bert_tf.tasks.question_answering.answers import Answerer, FoundAnswer, kept_windows
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.util import environment
@@ -114,7 +117,7 @@ def main(_: object) -> None:
         raise UserError("--question is empty; give a question, or leave the flag out.")
     if values.n_best_size < 1:
         raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
-    model = with_unknown_hint(model_from_flags(values))
+    model = model_from_flags(values).with_unknown_hint()
     for note in model.notes:
         say(note, stream=sys.stderr)
 

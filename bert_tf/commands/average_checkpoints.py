@@ -14,7 +14,6 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.averages import average_sources
 from bert_tf.checkpoint.formats import ORIGINS, open_source
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.commands.convert import convert, without_flags
@@ -32,8 +31,9 @@ def average_checkpoints(
     ``ORIGINS``. Raises UserError if there are fewer checkpoints, or as
     :func:`bert_tf.commands.convert.convert`.
     """
-    # Imported here, since this needs TensorFlow and --help should not wait for it.
-    from bert_tf.inference.checkpoints import run_checkpoints, step_in_name
+    # Imported here, since these need TensorFlow and --help should not wait for it.
+    from bert_tf.checkpoint.derived import average_sources
+    from bert_tf.checkpoint.directory import run_checkpoints, step_in_name
 
     found = run_checkpoints(Path(model_dir), flag="model_dir")
     found = [path for path in found if step_in_name(path) != 0]  # before the first update

@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import flags
 from safetensors import SafetensorError
 
-from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, Source, open_source
+from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.sentence_modules import read_sentence_modules
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
@@ -59,7 +59,7 @@ def convert(
     from bert_tf.checkpoint.loading import advice, compare_source, describe_problem
     from bert_tf.checkpoint.writing import write_model
 
-    network, shapes, others = _network(source.configured(), target, generator=generator)
+    network, shapes, others = _network(source, target, generator=generator)
     report = compare_source(network, shapes)
     problem = describe_problem(report, config=network.config)
     if problem:
@@ -76,12 +76,12 @@ def convert(
         notes = write_model(
             directory,
             target,
+            network,
             {name: network.read(name) for name in report.restored},
-            network.files,
             run_state={name: network.read_unchanged(name) for name in kept},
         )
         if card and target == "huggingface":
-            from bert_tf.checkpoint.model_card import write_model_card
+            from bert_tf.checkpoint.huggingface import write_model_card
 
             write_model_card(directory, network, name=Path(output_dir).absolute().name)
         if add_files is not None:
@@ -89,13 +89,9 @@ def convert(
         if not generator:
             notes += _keep_sentence_modules(source, directory)
         written = sorted(path.name for path in directory.iterdir())
-    lines = [*dataclasses.replace(report, run_state=()).summary(taken="converted"), *others]
-    if kept:
-        lines.append(f"{len(kept)} of a run's state, kept")
-    elif report.run_state:
-        lines.append(
-            f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
-        )
+    fate = "kept" if kept else "left out (--include_optimizer keeps them)"
+    lines = [*report.summary("converted", state=""), *others]
+    lines += [f"{len(report.run_state)} of a run's state, {fate}"] if report.run_state else []
     return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
 
 
@@ -116,10 +112,10 @@ def without_flags(lines: Iterable[str]) -> list[str]:
 
 
 def _network(
-    source: ConfiguredSource, target: str, *, generator: bool
-) -> tuple[ConfiguredSource, dict[str, tuple[int, ...]], list[str]]:
+    source: Source, target: str, *, generator: bool
+) -> tuple[Source, dict[str, tuple[int, ...]], list[str]]:
     """The network to convert, its expected shapes, and report lines on the other network."""
-    from bert_tf.checkpoint.electra import generator_of, generator_shapes, without_generator
+    from bert_tf.checkpoint.derived import generator_of, generator_shapes, without_generator
     from bert_tf.checkpoint.writing import network_shapes
 
     if not generator:
@@ -181,16 +177,18 @@ def _with_given_files(source: Source, given: ModelDirectory) -> Source:
             "leave the flag out."
         )
     found = source.files.tokenizer_files
-    tokenizer_files = given.tokenizer_files.with_vocabulary_of(found)
-    if tokenizer_files.do_lower_case is None:
-        tokenizer_files = dataclasses.replace(tokenizer_files, do_lower_case=found.do_lower_case)
-    if tokenizer_files.strip_accents is None:
-        tokenizer_files = dataclasses.replace(tokenizer_files, strip_accents=found.strip_accents)
-    files = dataclasses.replace(source.files, tokenizer_files=tokenizer_files)
-    if given.config is not None:
-        files = dataclasses.replace(
-            files, config=given.config.with_explicit_gelu(), config_file=given.config_file
-        )
+    chosen = given.tokenizer_files.with_vocabulary_of(found)
+    lower_case, strip_accents = chosen.do_lower_case, chosen.strip_accents
+    files = dataclasses.replace(
+        source.files,
+        config=given.config.with_explicit_gelu() if given.config else source.files.config,
+        config_file=given.config_file or source.files.config_file,
+        tokenizer_files=dataclasses.replace(
+            chosen,
+            do_lower_case=found.do_lower_case if lower_case is None else lower_case,
+            strip_accents=found.strip_accents if strip_accents is None else strip_accents,
+        ),
+    )
     return dataclasses.replace(source, files=files, notes=(*source.notes, *given.notes, *notes))
 
 
@@ -219,8 +217,8 @@ def main(_: object) -> None:
     """Converts a checkpoint and prints the report."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False)
-    given = ModelDirectory().with_config_file(values.bert_config_file)
-    given = dataclasses.replace(given, tokenizer_files=TokenizerFiles.from_flags(values))
+    given = ModelDirectory(tokenizer_files=TokenizerFiles.from_flags(values))
+    given = given.with_config_file(values.bert_config_file)
     require_checkpoint(values.input, flag="input")
     source = _with_given_files(open_source(values.input), given)
     lines = convert(

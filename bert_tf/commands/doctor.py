@@ -25,12 +25,6 @@ from bert_tf.util import environment
 from bert_tf.util.console import Grade, Note
 from bert_tf.util.errors import UserError, exit_on_user_error
 
-_NAMES = {
-    Grade.ERROR: "error",
-    Grade.WARNING: "warning",
-    Grade.HINT: "hint",
-    Grade.FINE: "fine",
-}
 _WIDTH, _INDENT = 100, 9
 
 TRAINING_SCRIPTS = {script.file: script for script in SCRIPTS.values() if script.trains}
@@ -109,18 +103,18 @@ def show(findings: Iterable[Note], values: flags.FlagValues) -> Iterator[str]:
 
     ``values`` are the flags of the run.
     """
-    counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
+    counts = dict.fromkeys(sorted(Grade, reverse=True), 0)
     for finding in sorted(findings, key=lambda finding: -finding.grade):
         counts[finding.grade] += 1
         yield _shown(finding._replace(sentence=as_typed(finding.sentence, values)))
-    parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
+    parts = [f"{count} {grade.name.lower()}{'s' * (count != 1)}" for grade, count in counts.items()]
     fine = counts[Grade.FINE]
     yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"
 
 
 def _shown(finding: Note) -> str:
     """A finding with its continuation lines indented; a table in it keeps its lines."""
-    text = f"{_NAMES[finding.grade] + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
+    text = f"{finding.grade.name.lower() + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
     first, *table = text.splitlines()
     wrapped = textwrap.fill(
         first,

@@ -25,7 +25,7 @@ from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.cli.settings_flags import Definer, from_flags
-from bert_tf.inference.flags import define_model_flags, model_from_flags, options_from_flags
+from bert_tf.inference.settings import define_model_flags, model_from_flags, options_from_flags
 from bert_tf.serving.server_files import (
     SERVERS,
     TENSORFLOW_SERVING,

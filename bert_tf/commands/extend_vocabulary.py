@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.checkpoint.formats import ORIGINS, ConfiguredSource, open_source
+from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.names import DISCRIMINATOR, heads_of
 from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.commands.convert import check_new_directory, convert, without_flags
@@ -112,10 +112,9 @@ def extend_vocabulary(
             "have probabilities, which new words lack)."
         )
     source = open_source(model.checkpoint)
-    files = dataclasses.replace(
-        source.files, config=model.config, tokenizer_files=model.tokenizer_files
+    source = source.with_arrays(
+        source.stored, config=model.config, tokenizer_files=model.tokenizer_files
     )
-    source = dataclasses.replace(source, files=files).configured()
     counts = choice.counts(tokenizer.basic)
     own: list[NewWord] = []
     lines: list[str] = []
@@ -147,7 +146,7 @@ def extend_vocabulary(
 
 
 def _write(
-    source: ConfiguredSource,
+    source: Source,
     extension: Extension,
     tokenizer_files: TokenizerFiles,
     output_dir: PathLike,
@@ -155,8 +154,7 @@ def _write(
 ) -> list[str]:
     """Writes the directory; returns the lines of a report on weights and files."""
     # Imported here, since these need TensorFlow and --help should not wait for it.
-    from bert_tf.checkpoint.electra import without_generator
-    from bert_tf.checkpoint.new_words import extend_source
+    from bert_tf.checkpoint.derived import extend_source, without_generator
 
     network, notes = without_generator(source)
     extended = extend_source(network, extension, tokenizer_files)
@@ -214,7 +212,7 @@ def _report(
             )
 
 
-def _write_words(path: Path, extension: Extension, source: ConfiguredSource) -> None:
+def _write_words(path: Path, extension: Extension, source: Source) -> None:
     """A table of the new words, by id."""
     before = read_vocab_file(source.files.tokenizer_files.required_file)
     with atomic_open(path) as file:

@@ -12,8 +12,12 @@ import sys
 from absl import flags
 
 from bert_tf.cli.flags import flag_group, run_command
-from bert_tf.inference.arithmetic import chosen_options, define_native_flag
-from bert_tf.inference.flags import define_model_files_flags, model_from_flags
+from bert_tf.inference.settings import (
+    chosen_options,
+    define_model_files_flags,
+    define_native_flag,
+    model_from_flags,
+)
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller, sequence_with_masks
 from bert_tf.util import environment
 from bert_tf.util.console import say

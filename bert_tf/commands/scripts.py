@@ -142,14 +142,14 @@ SCRIPTS = {
     "evaluate": Script(
         "run_evaluation.py",
         "scoring",
-        "flags:evaluation",
+        "settings:evaluation",
         "Computes perplexities of masked language models on texts.",
         trains=False,
     ),
     "features": Script(
         "run_features.py",
         "vectors",
-        "flags:feature",
+        "settings:feature",
         "Computes vectors of texts: of every token, as google-research/bert does, or one per "
         "text.\n\n"
         "    python run_features.py --init_checkpoint=model --input_file=texts.txt "

@@ -128,10 +128,6 @@ class SequenceTask(abc.ABC):
         return dataclasses.replace(self, settings=settings)
 
     @abc.abstractmethod
-    def most_records(self) -> int:
-        """An upper bound on the number of training records."""
-
-    @abc.abstractmethod
     def network(self, config: BertConfig) -> DistilledTask:
         """The network to train; ``config`` is the student's or the teacher's."""
 

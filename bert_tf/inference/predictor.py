@@ -11,9 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import initialise_from_checkpoint, missing_heads
 from bert_tf.checkpoint.tensorflow_file import explained_reading
-from bert_tf.inference.arithmetic import prediction_options
+from bert_tf.inference.settings import chosen_options
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
 from bert_tf.model.variables import Variables
 from bert_tf.model_directory.directory import ModelDirectory
@@ -39,8 +38,6 @@ class Predictor:
         task: Task,
         checkpoint: PathLike | None,
         *,
-        precision: str | PrecisionPolicy = "fp32",
-        native_ops: bool | None = None,
         options: ForwardOptions | None = None,
         threads: int | None = None,
         gpu: int | None = None,
@@ -50,20 +47,17 @@ class Predictor:
 
         Args:
           checkpoint: a file or directory with the weights; None for random weights.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or a data type for each class of operation.
-          native_ops: as in ``arithmetic.prediction_options``.
-          options: how to compute layers, chosen by ``arithmetic.chosen_options``; replaces
-            ``precision`` and ``native_ops``.
+          options: how to compute layers, from ``inference.settings.chosen_options``; None for
+            float32, with native operations on CPUs if they are built.
           threads: number of cores to use; None for all.
           gpu: index of the GPU to use if there are several; None leaves the choice to TensorFlow.
           portable: the graph must be loadable with only TensorFlow and a checkpoint's variables,
-            so it has no native operations, whatever ``native_ops`` and ``options`` are.
+            so it has no native operations, whatever ``options`` are.
 
-        Raises UserError if the weights do not fit the task's network, or native operations are
-        required but missing.
+        Raises UserError if the weights do not fit the task's network.
         """
         if options is None:
-            options = prediction_options(as_policy(precision), False if portable else native_ops)
+            options, _ = chosen_options(task.config)
         if portable:
             options = options.with_native_layers(False)
         self.graph = tf.Graph()

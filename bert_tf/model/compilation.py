@@ -21,9 +21,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.framework import ops
 
-from bert_tf.util.environment import suppressed_stderr
+from bert_tf.util.environment import DIRECTORY, UNUSABLE, suppressed_stderr
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.xla_flags import DIRECTORY, UNUSABLE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

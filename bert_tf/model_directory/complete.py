@@ -11,6 +11,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.text.unknown_share import HintingTokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 
@@ -43,6 +44,11 @@ class CompleteModel:
     def vocabulary(self) -> Vocabulary:
         """The vocabulary with its hashes."""
         return self.tokenizer_files.required_vocabulary()
+
+    def with_unknown_hint(self) -> CompleteModel:
+        """The model with a tokenizer that warns once if its texts have many unknown tokens."""
+        hinting = HintingTokenizer(self.tokenizer, self.checkpoint)
+        return dataclasses.replace(self, tokenizer=hinting)
 
 
 def find_model(

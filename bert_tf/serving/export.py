@@ -20,7 +20,8 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from bert_tf.inference.graph_tokenizer import GraphTokenizer
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.serving import signatures as of_tasks
@@ -157,8 +158,8 @@ def _exported_network(
     """Yields a model's network, and where to write it; see :func:`export_saved_model`."""
     signatures = getattr(of_tasks, TASKS[trained.task].signatures)(trained, settings)
     choose_version(export_dir, version)  # raises its errors before the work
-    checkpoint = trained.model.checkpoint
-    predictor = Predictor(signatures.task, checkpoint, precision=precision, portable=True)
+    checkpoint, options = trained.model.checkpoint, ForwardOptions(as_policy(precision))
+    predictor = Predictor(signatures.task, checkpoint, options=options, portable=True)
     writing = new_version(export_dir, version)
     with predictor.graph.as_default(), predictor.session, writing as (target, temporary):
         yield _Exported(predictor, signatures, target, temporary)

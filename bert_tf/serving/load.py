@@ -10,20 +10,15 @@ The model is loaded once and stays in memory.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from bert_tf.inference.unknown_hint import with_unknown_hint
-from bert_tf.model_directory.complete import CompleteModel
+from bert_tf.inference.settings import options_of
 from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.util.console import say
 from bert_tf.util.files import PathLike
-
-if TYPE_CHECKING:
-    from bert_tf.model.options import ForwardOptions
 
 
 class LoadedModel(Protocol):
@@ -70,23 +65,12 @@ def load_model(
     Raises:
       UserError: a part of the model is missing or malformed, or it has no such head.
     """
-    found = open_trained(model_dir, task)
-    for note in found.model.notes:
-        say(note, stream=sys.stderr)
-    found = dataclasses.replace(found, model=with_unknown_hint(found.model))
-    options = _options(found.model, precision)
-    module, _, name = TASKS[found.task].predictor.partition(":")
+    trained = open_trained(model_dir, task)
+    model = trained.model.with_unknown_hint()
+    options, warnings = options_of(model, precision=precision)
+    for line in [*model.notes, *(f"warning: {warning}" for warning in warnings)]:
+        say(line, stream=sys.stderr)
+    module, _, name = TASKS[trained.task].predictor.partition(":")
     open_loaded = getattr(importlib.import_module(module), name)
-    classes = [] if found.classes is None else [found.classes]
-    return open_loaded(found.model, *classes, options=options, threads=threads, **settings)
-
-
-def _options(model: CompleteModel, precision: str | None) -> ForwardOptions:
-    """How layers are computed: with native operations on CPUs if they are built."""
-    from bert_tf.inference.arithmetic import chosen_options, kept_or_given
-
-    precision, changes, warnings = kept_or_given(precision, model.kept)
-    options, slow = chosen_options(model.config, precision=precision, policy_changes=changes)
-    for warning in [*warnings, *slow]:
-        say(f"warning: {warning}", stream=sys.stderr)
-    return options
+    classes = [] if trained.classes is None else [trained.classes]
+    return open_loaded(model, *classes, options=options, threads=threads, **settings)

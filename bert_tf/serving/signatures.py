@@ -31,7 +31,7 @@ from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.tasks.question_answering.windows import NUM_SPECIAL
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.tasks.vectors.chosen import choose_vectors
+from bert_tf.tasks.vectors.encoder import choose_vectors
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
@@ -354,22 +354,23 @@ class VectorSignatures(Signatures):
         )
         for note in self._chosen.notes:
             say(note, stream=sys.stderr)
-        self.task = self._chosen.task(trained.model)
+        self.task = self._chosen.task
 
     def outputs(self, network: Network, features: Features) -> Tensors:
         """``vectors`` [B, W], or [B, layers, W] for several layers."""
         vectors = network.predictions(features)[VECTORS]
-        return {VECTORS: vectors[:, 0] if len(self._chosen.layers) == 1 else vectors}
+        return {VECTORS: vectors[:, 0] if len(self._chosen.task.layers) == 1 else vectors}
 
     def of_texts(self, network: Network, tokenizer: GraphTokenizer, texts: Tensors) -> Tensors:
         """The outputs for texts after the prompt; UserError if the graph cannot lower-case them."""
-        if self._chosen.lower_case:
+        maker = self._chosen.maker
+        if maker.lower_case:
             raise UserError(
                 f"--text_signature: {TEXTS_NAME} lower-cases texts for a cased vocabulary, which "
                 "the graph does not; leave the flag out and send token ids."
             )
-        tokens = tokenizer.encode(tf.strings.join([self._chosen.prompt, texts["text"]]))
-        features, left_out = first_sequence([tokens], tokenizer.ids, self._chosen.max_seq_length)
+        tokens = tokenizer.encode(tf.strings.join([maker.prompt, texts["text"]]))
+        features, left_out = first_sequence([tokens], tokenizer.ids, maker.max_seq_length)
         return {**self.outputs(network, features), "tokens_left_out": left_out}
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import sys
 from collections.abc import Sequence
 
 from bert_tf.text.tokenizer import Encoding, Tokenizer
-from bert_tf.util.console import warn
+from bert_tf.util.console import say, warn
 from bert_tf.util.errors import UserError, short_repr
 
 MOST_UNKNOWN = 0.01  # a larger share is worth a sentence
@@ -19,6 +20,10 @@ MOST_USABLE = 0.5  # a larger one is a mistake
 # Of fewer tokens, an unknown one is a large share.
 LEAST_TOKENS = 50
 SHOWN_PIECES = 5
+
+# For a hint on single texts: a share of fewer unknown tokens may be chance; after so many tokens
+# the texts are as they should.
+_LEAST_UNKNOWN, _COUNTED_TOKENS = 10, 100_000
 
 # Finding pieces costs as much as tokenizing, so only some are looked at and kept.
 _PIECES_AT_ONCE = 256
@@ -144,3 +149,24 @@ class CountingTokenizer(Tokenizer):
         if self.lower_case or piece.islower():
             return False
         return self.unk_id not in self._counted.encode(piece.lower())
+
+
+class HintingTokenizer(CountingTokenizer):
+    """Warns once if many tokens of its first texts are unknown; ``source`` names the model.
+
+    It raises no error, since it may be given any text, one at a time.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, source: object) -> None:
+        super().__init__(tokenizer)
+        self._source, self._is_done = source, False
+
+    def _add_unknown(self, text: str, ids: Sequence[int], encoding: Encoding | None) -> None:
+        if self._is_done:
+            return
+        super()._add_unknown(text, ids, encoding)
+        found = self._found
+        is_hint = found.unknown >= _LEAST_UNKNOWN and bool(found.remark)
+        if is_hint:
+            say(f"warning: {self._source}: of its texts, {found.remark}", stream=sys.stderr)
+        self._is_done = is_hint or found.tokens >= _COUNTED_TOKENS

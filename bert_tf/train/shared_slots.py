@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.meta_graph import Stored
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
+from bert_tf.checkpoint.tensorflow_file import Stored, TensorflowCheckpoint
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.train.start_point import ResumingSaver
 from bert_tf.update.shards import SlotPart

@@ -23,13 +23,14 @@ from bert_tf.checkpoint.directory import (
     only_incomplete,
     remove_checkpoint,
 )
-from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
 from bert_tf.checkpoint.tensorflow_file import (
+    Stored,
     TensorflowCheckpoint,
     list_checkpoints,
     resolve_checkpoint,
     warn_if_older,
     write_checkpoint,
+    write_meta_graph,
 )
 from bert_tf.model.variables import load_value
 from bert_tf.model_directory.run_record import RunRecord, read_run_record

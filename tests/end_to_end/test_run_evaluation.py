@@ -82,12 +82,6 @@ def test_a_directory_in_use(flags, tmp_path):
     assert f"error: --output_dir: {tmp_path} is in use by process" in done.stderr
 
 
-def test_an_unknown_column(flags, tmp_path):
-    done = run(SCRIPT, *flags, "--text_column=review", f"--output_dir={tmp_path}", check=False)
-    assert "error: --text_column=review: line 1 of" in done.stderr
-    assert "names no such column, but id, text; give one of these" in done.stderr
-
-
 @pytest.mark.exhaustive
 def test_antiberty_has_its_known_loss(tmp_path):
     spec = importlib.util.find_spec("antiberty")

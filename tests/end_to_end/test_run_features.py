@@ -1,4 +1,4 @@
-"""run_features.py as a user runs it: ranks, a kill, a full disk, google's flags, the page."""
+"""run_features.py as a user runs it: ranks, a kill, google's flags, the page."""
 
 import contextlib
 import json
@@ -98,22 +98,6 @@ def test_a_killed_run_resumes_to_the_same_bytes(single, flags, tmp_path):
     assert list(directory.glob("part-*.npz"))
     assert re.search(r"resumes; \d+ of \d+ pieces were made before", run(*command).stdout)
     assert same_files(single, tmp_path) == {output.name, f"{output.name}.json"}
-
-
-@pytest.mark.exhaustive
-def test_a_full_disk(flags, tmp_path):
-    program = (
-        "import resource, runpy, sys; sys.argv = sys.argv[1:]; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    command = [SCRIPT, *flags, f"--output_file={tmp_path / 'v.jsonl'}", "--layers=-1"]
-    done = run("-c", program, *command, check=False, fresh=True)
-    assert done.returncode == 2
-    assert re.search(
-        r"error: cannot write .*v\.jsonl\.partial/part-\d+\.npz \(.*free space", done.stderr
-    )
-    assert "Traceback" not in done.stderr
 
 
 def test_the_published_command_of_googles_script(model, tmp_path):

@@ -22,8 +22,7 @@ import torch
 from safetensors.torch import save_file
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.pytorch_file import PytorchFile
-from bert_tf.checkpoint.safetensors_file import SafetensorsFile
+from bert_tf.checkpoint.pytorch_files import PytorchFile, SafetensorsFile
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,

@@ -8,7 +8,10 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.inference.predictor import Predictor
+from bert_tf.inference.settings import chosen_options
 from bert_tf.model.config import BertConfig
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec, create_variables
 from bert_tf.model_directory.writing import write_model_files
 from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask
@@ -38,9 +41,14 @@ class ScoresTask(SpanTask):
         return {**scores, **top, "null_logits": null_logits}
 
 
-def predictor_of(parts, *, num_candidates: int = 20, **options) -> Predictor:
+def predictor_of(
+    parts, *, num_candidates: int = 20, precision="fp32", native_ops=None, **settings
+) -> Predictor:
     """The network of a model directory's parts, with all scores."""
-    return Predictor(ScoresTask(parts.config, num_candidates), parts.checkpoint, **options)
+    native_layers = chosen_options(parts.config, native_ops=native_ops)[0].native_layers
+    options = ForwardOptions(policy_for(precision), native_layers=native_layers)
+    task = ScoresTask(parts.config, num_candidates)
+    return Predictor(task, parts.checkpoint, **{"options": options, **settings})
 
 
 TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived where?"

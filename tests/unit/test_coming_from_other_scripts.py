@@ -10,7 +10,7 @@ from bert_tf.tasks.classification.flags import define_classification_flags
 from bert_tf.tasks.pretraining.flags import define_distillation_flags, define_pretraining_flags
 from bert_tf.tasks.question_answering.settings import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
-from bert_tf.tasks.vectors.flags import define_feature_flags
+from bert_tf.tasks.vectors.settings import define_feature_flags
 from tests.helpers.programs import ROOT
 from tests.unit.cli.test_flags import defined_by
 

@@ -18,34 +18,34 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_116,
+    "checkpoint": 3_118,
     "cli": 873,
-    "commands": 1_639,
-    "compat": 1_659,
+    "commands": 1_636,
+    "compat": 1_492,
     "config": 1_306,
     "diagnose": 881,
     "doctor": 576,
     "durable": 1_277,
-    "finetune": 1_691,
-    "inference": 756,
+    "finetune": 1_689,
+    "inference": 667,
     "input": 1_892,
-    "model": 2_690,
-    "model_directory": 985,
+    "model": 2_689,
+    "model_directory": 991,
     "native": 227,
     "ranks": 1_136,
-    "records": 2_466,
-    "serving": 1_214,
-    "tasks": 13_612,
-    "text": 2_787,
-    "train": 3_771,
+    "records": 2_474,
+    "serving": 1_200,
+    "tasks": 13_244,
+    "text": 2_813,
+    "train": 3_933,
     "tuning": 546,
     "update": 2_792,
-    "util": 2_352,
+    "util": 2_338,
     "watch": 772,
 }
-MOST_FILES = 308
+MOST_FILES = 294
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (183, 30_491)}
+MOST_REACHED = {"run_pretraining.py": (180, 30_679)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -10,20 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from google.protobuf.message import DecodeError
+from tensorflow.python.saved_model.model_utils import (
+    build_all_signature_defs,
+    get_temp_export_dir,
+    get_timestamped_export_dir,
+)
 
 from bert_tf.compat.estimator import export
-from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
-from bert_tf.compat.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list
+from bert_tf.compat.estimator.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    RunConfig,
+    arguments,
+    call,
+    call_input_fn,
+    checked_list,
+    complete,
+)
 from bert_tf.util.files import check_finite
 
 Hooks = Sequence[tf.train.SessionRunHook]
@@ -71,7 +81,7 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = _complete(RunConfig() if config is None else config, model_dir)
+        self._config = complete(RunConfig() if config is None else config, model_dir)
 
     @property
     def model_dir(self) -> str:
@@ -87,15 +97,6 @@ class Estimator:
     def params(self) -> Mapping[str, Any]:
         """A copy of the ``params`` passed to functions."""
         return copy.deepcopy(self._params)
-
-    @property
-    def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """The model_fn with its ``params`` bound: a function of features, labels, mode, config."""
-
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            return self._call_model_fn(features, labels, mode, config)
-
-        return model_fn
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the newest checkpoint's files; None if there is none."""
@@ -145,7 +146,7 @@ class Estimator:
         )
         if steps is not None or max_steps is not None:
             hooks.append(tf.train.StopAtStepHook(steps, max_steps))
-        with self._new_graph(self._config.device_fn):
+        with self._new_graph():
             # Hooks share one read of the step, created here as in tf.estimator, so that written
             # graphs are the same.
             tf.train.StepCounterHook().begin()
@@ -166,9 +167,7 @@ class Estimator:
         hooks = [*hooks, tf.train.NanTensorHook(spec.loss)]
         if config.log_step_count_steps is not None:
             logged = {"loss": spec.loss, "step": tf.train.get_global_step()}
-            hooks.append(
-                tf.train.LoggingTensorHook(logged, every_n_iter=config.log_step_count_steps)
-            )
+            hooks.append(tf.train.LoggingTensorHook(logged, config.log_step_count_steps))
         hooks += spec.training_hooks
         if not (spec.scaffold.saver or tf.get_collection(tf.GraphKeys.SAVERS)):
             saver = tf.train.Saver(
@@ -252,11 +251,6 @@ class Estimator:
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._new_graph():
             spec, input_hooks = self._build(input_fn, ModeKeys.PREDICT)
-            if not (input_hooks or tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS)):
-                tf.logging.warning(
-                    "The input is neither a tf.data.Dataset nor a queue, so it does not end, and "
-                    "predictions do not either."
-                )
             predictions = _select_predictions(spec.predictions, predict_keys)
             hooks = [*input_hooks, *hooks, *spec.prediction_hooks]
             with self._restored_session(spec.scaffold, checkpoint, hooks) as session:
@@ -316,32 +310,47 @@ class Estimator:
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
-        experimental_mode: str = ModeKeys.PREDICT,
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
-        See :func:`bert_tf.compat.estimator.export.write` for the arguments. The default checkpoint
-        is the newest; raises ValueError if there is none, and for other modes.
+        Args:
+          export_dir_base: where to make a directory that is named after the time.
+          assets_extra: files to copy, by their paths below ``assets.extra``.
+          as_text: whether to write the graph as text.
+
+        Raises ValueError if there is no checkpoint.
         """
-        if experimental_mode != ModeKeys.PREDICT:
-            raise ValueError(
-                f"experimental_mode={experimental_mode!r} is not supported without tf.estimator; "
-                "only the mode PREDICT can be exported."
-            )
         checkpoint = checkpoint_path or self._require_checkpoint()
+        version = get_timestamped_export_dir(os.fspath(export_dir_base))
+        temporary = get_temp_export_dir(version)  # servers only look for numbers
         with self._new_graph():
             receiver = serving_input_receiver_fn()
             spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
             _check_weights(checkpoint)
-            return export.write(
-                export_dir_base,
-                receiver,
-                spec,
-                checkpoint=checkpoint,
-                session_config=self._config.session_config,
-                assets_extra=assets_extra or {},
-                as_text=as_text,
-            )
+            signatures = build_all_signature_defs(receiver.receiver_tensors, spec.export_outputs)
+            local_init_op = spec.scaffold.local_init_op
+            if local_init_op is None:
+                local_init_op = tf.train.Scaffold.default_local_init_op()
+            saver = spec.scaffold.saver or tf.train.Saver(sharded=True)
+            with tf.Session(config=self._config.session_config) as session:
+                saver.restore(session, checkpoint)
+                builder = tf.saved_model.Builder(temporary)
+                builder.add_meta_graph_and_variables(
+                    session,
+                    [tf.saved_model.SERVING],
+                    signature_def_map=signatures,
+                    assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
+                    main_op=local_init_op,
+                    saver=saver,
+                    strip_default_attrs=True,
+                )
+        builder.save(as_text)
+        for relative, source in (assets_extra or {}).items():
+            target = os.path.join(os.fsdecode(temporary), "assets.extra", relative)
+            tf.gfile.MakeDirs(os.path.dirname(target))
+            tf.gfile.Copy(source, target)
+        tf.gfile.Rename(temporary, version)
+        return version
 
     def _require_checkpoint(self) -> str:
         checkpoint = self.latest_checkpoint()
@@ -355,9 +364,9 @@ class Estimator:
         return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
 
     @contextlib.contextmanager
-    def _new_graph(self, device_fn: Callable[[tf.Operation], str] | None = None) -> Iterator[None]:
+    def _new_graph(self) -> Iterator[None]:
         """Makes a graph with the seed and ``global_step`` the current one."""
-        with tf.Graph().as_default() as graph, graph.device(device_fn):
+        with tf.Graph().as_default():
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
             yield
@@ -384,43 +393,17 @@ class Estimator:
             labels = None
         return self._call_model_fn(features, labels, mode), input_hooks
 
-    def _call_model_fn(
-        self, features: Any, labels: Any, mode: str, config: RunConfig | None = None
-    ) -> EstimatorSpec:
+    def _call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
         if labels is not None and "labels" not in arguments(self._model_fn):
             raise ValueError(f"{self._model_fn} does not take labels, but the input has labels.")
-        model_fn = functools.partial(self._model_fn, features=features)
-        offered = {"labels": labels, **self._call_arguments(mode)}
-        if config is not None:
-            offered["config"] = config
-        spec = call(model_fn, offered)
+        offered = {"features": features, "labels": labels, **self._call_arguments(mode)}
+        spec = call(self._model_fn, offered)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"{self._model_fn} must return an EstimatorSpec, not {spec!r}.")
         return spec
 
     def _call_arguments(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "params": self.params, "config": self.config}
-
-
-def _complete(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
-    """The settings with a directory, by default a temporary one, and a session configuration.
-
-    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
-    """
-    if not isinstance(config, RunConfig):
-        raise ValueError(f"config must be a RunConfig, not {config!r}.")
-    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
-    if config.model_dir not in (None, model_dir):
-        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
-    if not model_dir:
-        model_dir = tempfile.mkdtemp()
-        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
-    session_config = config.session_config
-    if session_config is None:
-        session_config = tf.ConfigProto(allow_soft_placement=True)
-        rewrite_options = session_config.graph_options.rewrite_options
-        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
-    return config.replace(model_dir=model_dir, session_config=session_config)
 
 
 def _check_weights(checkpoint: str | None) -> None:
@@ -465,11 +448,7 @@ def _split_examples(batch: Any) -> Iterator[Any]:
 
 
 def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Writes metrics and their checkpoint as summaries for the checkpoint's step.
-
-    A metric may itself be a serialized tf.Summary, whose values are named ``METRIC/0`` and so on.
-    Metrics of other types are left out.
-    """
+    """Writes metrics, numbers and arrays, and their checkpoint as summaries of its step."""
     step = results[tf.GraphKeys.GLOBAL_STEP]
     summary = tf.Summary()
     for name, value in results.items():
@@ -479,13 +458,9 @@ def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str
             summary.value.add(tag=name, simple_value=float(value))
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
-        elif isinstance(value, bytes) and (found := _read_summary(value)) is not None:
-            for number, inner in enumerate(found.value):
-                inner.tag = f"{name}/{number}"
-            summary.value.extend(found.value)
         else:
             tf.logging.warning(
-                "No summary is written for %s: it is not a number, an array or a summary.", name
+                "No summary is written for %s: it is neither a number nor an array.", name
             )
     writer = tf.summary.FileWriterCache.get(directory)
     writer.add_summary(summary, step)
@@ -493,10 +468,3 @@ def _write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str
         path = tf.Summary.Value(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
         writer.add_summary(tf.Summary(value=[path]), step)
     writer.flush()
-
-
-def _read_summary(content: bytes) -> tf.Summary | None:
-    try:
-        return tf.Summary.FromString(content)
-    except DecodeError:
-        return None

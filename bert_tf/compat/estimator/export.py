@@ -1,35 +1,26 @@
-"""Writes an Estimator's model as a SavedModel, with the outputs that TensorFlow has for it.
+"""Inputs and outputs of exported models, like ``tf.estimator.export``.
 
-Names and meaning follow ``tf.estimator.export``. Outputs and signatures come from the modules of
-TensorFlow that ``tf.estimator`` itself is built on; what describes the inputs left with it.
+Outputs come from the modules of TensorFlow that ``tf.estimator`` itself is built on; what describes
+the inputs left with it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Union
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.saved_model.model_utils import (
-    build_all_signature_defs,
-    get_temp_export_dir,
-    get_timestamped_export_dir,
-)
 from tensorflow.python.saved_model.model_utils.export_output import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,
 )
 
-from bert_tf.compat.estimator.spec import EstimatorSpec
-
 __all__ = [
     "ClassificationOutput",
     "PredictOutput",
     "RegressionOutput",
     "ServingInputReceiver",
-    "TensorServingInputReceiver",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
 ]
@@ -38,9 +29,8 @@ Tensors = Union[tf.Tensor, Mapping[str, tf.Tensor]]
 
 
 class _Receiver(NamedTuple):
-    features: Any
+    features: Mapping[str | int, tf.Tensor]
     receiver_tensors: Mapping[str, tf.Tensor]
-    receiver_tensors_alternatives: Mapping[str, Mapping[str, tf.Tensor]] | None
 
 
 class ServingInputReceiver(_Receiver):
@@ -49,58 +39,19 @@ class ServingInputReceiver(_Receiver):
     Attributes:
       features: passed to the model_fn; a single tensor becomes {"feature": tensor}.
       receiver_tensors: the tensors to feed; a single tensor becomes {"input": tensor}.
-      receiver_tensors_alternatives: alternative tensors to feed, by name.
 
-    Raises ValueError for anything except tensors by name; names must be strings or, for features,
-    integers.
+    Raises ValueError for anything except tensors by name.
     """
 
-    def __new__(
-        cls,
-        features: Tensors,
-        receiver_tensors: Tensors,
-        receiver_tensors_alternatives: Mapping[str, Tensors] | None = None,
-    ) -> ServingInputReceiver:
+    def __new__(cls, features: Tensors, receiver_tensors: Tensors) -> ServingInputReceiver:
         """Takes the fields in order or by name."""
-        alternatives = receiver_tensors_alternatives
-        if alternatives is not None:
-            if not isinstance(alternatives, dict):
-                raise ValueError(
-                    f"receiver_tensors_alternatives must be a dict, not {alternatives!r}."
-                )
-            alternatives = {
-                name: _checked(tensors, "input", "receiver_tensors_alternatives")
-                for name, tensors in alternatives.items()
-            }
-        return super().__new__(
-            cls,
-            cls._checked_features(features),
-            _checked(receiver_tensors, "input", "receiver_tensors"),
-            alternatives,
-        )
-
-    @staticmethod
-    def _checked_features(features: Tensors) -> Tensors:
-        return _checked(features, "feature", "features", names=(str, int))
+        fed = _by_name(receiver_tensors, "input", "receiver_tensors")
+        return super().__new__(cls, _by_name(features, "feature", "features"), fed)
 
 
-class TensorServingInputReceiver(ServingInputReceiver):
-    """A :class:`ServingInputReceiver` for models with a single feature, without a dict."""
-
-    @staticmethod
-    def _checked_features(features: tf.Tensor) -> tf.Tensor:
-        return _checked({"feature": features}, "feature", "features")["feature"]
-
-
-def _checked(
-    tensors: Tensors, single: str, field: str, *, names: tuple[type, ...] = (str,)
-) -> dict[str, tf.Tensor]:
-    """``tensors`` by name, a single one as ``single``; ValueError for anything else."""
+def _by_name(tensors: Tensors, single: str, field: str) -> dict[Any, tf.Tensor]:
     named = dict(tensors) if isinstance(tensors, dict) else {single: tensors}
     for name, tensor in named.items():
-        if not isinstance(name, names):
-            kinds = " or ".join(kind.__name__ for kind in names)
-            raise ValueError(f"{field}: the name {name!r} of a tensor must be {kinds}.")
         if not isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
             raise ValueError(f"{field}[{name!r}] must be a tensor, not {tensor!r}.")
     return named
@@ -138,54 +89,3 @@ def build_parsing_serving_input_receiver_fn(
         return ServingInputReceiver(features, {"examples": examples})
 
     return serving_input_receiver_fn
-
-
-def write(
-    base: str | bytes | os.PathLike,
-    receiver: ServingInputReceiver,
-    spec: EstimatorSpec,
-    *,
-    checkpoint: str,
-    session_config: tf.ConfigProto,
-    assets_extra: Mapping[str, str],
-    as_text: bool,
-) -> bytes:
-    """Writes the model in the current graph to a directory in ``base`` named after the time.
-
-    Args:
-      receiver: the inputs.
-      spec: the graph, in mode PREDICT.
-      checkpoint: the weights, which are read in a session with ``session_config``.
-      assets_extra: files to copy, by their paths below ``assets.extra``.
-      as_text: whether to write the graph as text.
-
-    Returns the path of the directory.
-    """
-    version = get_timestamped_export_dir(os.fspath(base))
-    temporary = get_temp_export_dir(version)  # servers only look for numbers
-    signatures = build_all_signature_defs(
-        receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
-    )
-    local_init_op = spec.scaffold.local_init_op
-    if local_init_op is None:
-        local_init_op = tf.train.Scaffold.default_local_init_op()
-    saver = spec.scaffold.saver or tf.train.Saver(sharded=True)
-    with tf.Session(config=session_config) as session:
-        saver.restore(session, checkpoint)
-        builder = tf.saved_model.Builder(temporary)
-        builder.add_meta_graph_and_variables(
-            session,
-            [tf.saved_model.SERVING],
-            signature_def_map=signatures,
-            assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
-            main_op=local_init_op,
-            saver=saver,
-            strip_default_attrs=True,
-        )
-    builder.save(as_text)
-    for relative, source in assets_extra.items():
-        target = os.path.join(os.fsdecode(temporary), "assets.extra", relative)
-        tf.gfile.MakeDirs(os.path.dirname(target))
-        tf.gfile.Copy(source, target)
-    tf.gfile.Rename(temporary, version)
-    return version

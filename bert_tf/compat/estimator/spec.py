@@ -1,4 +1,4 @@
-"""An Estimator's inputs: the settings of a run, and the graph of a ``model_fn`` in a mode.
+"""An Estimator's inputs: users' functions, the settings of a run, and the graph of a mode.
 
 Names, order, defaults and checks of the fields follow ``tf.estimator``.
 """
@@ -7,46 +7,79 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import inspect
 import json
-import numbers
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model.model_utils.export_utils import get_export_outputs
 from tensorflow.python.saved_model.model_utils.mode_keys import EstimatorModeKeys as ModeKeys
 
-from bert_tf.compat.estimator.calls import arguments
 from bert_tf.util.errors import UserError
+
+
+def arguments(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments that a caller may pass, except those bound by a partial."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return {parameter.name for parameter in parameters if parameter.kind in kinds} - set(bound)
+
+
+def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
+    """Calls a function with the arguments in ``offered`` that it accepts."""
+    accepted = arguments(function)
+    return function(**{name: value for name, value in offered.items() if name in accepted})
+
+
+class _InitializeIterator(tf.train.SessionRunHook):
+    """Initialises the iterator of a tf.data.Dataset in each new session."""
+
+    def __init__(self, iterator: tf.data.Iterator) -> None:
+        self._iterator = iterator
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        session.run(self._iterator.initializer)
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any], offered: Mapping[str, Any]
+) -> tuple[Any, Any, list[tf.train.SessionRunHook]]:
+    """Adds an input to the current graph.
+
+    Returns features and labels of a batch, None for missing labels, and hooks that the input needs.
+    Raises ValueError for a tuple that is not a pair.
+    """
+    with tf.device("/cpu:0"):
+        batch = call(input_fn, offered)
+    hooks = []
+    if isinstance(batch, tf.compat.v2.data.Dataset):
+        iterator = tf.data.make_initializable_iterator(batch)
+        hooks.append(_InitializeIterator(iterator))
+        batch = iterator.get_next()
+    if not isinstance(batch, (list, tuple)):
+        return batch, None, hooks
+    if len(batch) != 2:
+        raise ValueError(f"{input_fn} must return features, or a pair of features and labels.")
+    return *batch, hooks
+
 
 _UNSET: Any = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
-# Which values of a setting are accepted, if it is not None, and what it says of others.
-_NOT_NEGATIVE = (lambda number: number >= 0, "must be at least 0")
-_POSITIVE = (lambda number: number > 0, "must be greater than 0")
-_UNSUPPORTED = (
-    lambda _: False,
-    "is not supported without tf.estimator; train on several processes with Horovod",
+_NOT_NEGATIVE = (
+    *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
+    "keep_checkpoint_max",
 )
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tf_random_seed": (lambda seed: isinstance(seed, numbers.Integral), "must be an integer"),
-    "save_summary_steps": _NOT_NEGATIVE,
-    "save_checkpoints_steps": _NOT_NEGATIVE,
-    "save_checkpoints_secs": _NOT_NEGATIVE,
-    "session_config": (lambda it: isinstance(it, tf.ConfigProto), "must be a tf.ConfigProto"),
-    "keep_checkpoint_max": _NOT_NEGATIVE,
-    "keep_checkpoint_every_n_hours": _POSITIVE,
-    "log_step_count_steps": _POSITIVE,
-    "train_distribute": _UNSUPPORTED,
-    "device_fn": (lambda function: arguments(function) == {"op"}, "must take one argument, op"),
-    "protocol": _UNSUPPORTED,
-    "eval_distribute": _UNSUPPORTED,
-    "experimental_distribute": _UNSUPPORTED,
-    "experimental_max_worker_delay_secs": _UNSUPPORTED,
-    "session_creation_timeout_secs": _POSITIVE,
-}
+_POSITIVE = ("keep_checkpoint_every_n_hours", "log_step_count_steps")
+_UNSUPPORTED = (
+    *("train_distribute", "eval_distribute", "experimental_distribute", "device_fn", "protocol"),
+    "experimental_max_worker_delay_secs",
+)
 
 
 @dataclasses.dataclass
@@ -62,12 +95,11 @@ class RunConfig:
       keep_checkpoint_max: the number of newest checkpoints to keep; None or 0 keeps all.
       keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
       log_step_count_steps: updates between log lines with the loss and the speed, or None.
-      device_fn: maps a tf.Operation of the training graph to its device.
       session_creation_timeout_secs: has no effect in one process.
       checkpoint_save_graph_def: whether to write ``graph.pbtxt`` and ``.meta`` files.
 
-    Raises ValueError for inconsistent values and for distribution strategies, which are not
-    supported; UserError for a cluster of several processes in the environment variable TF_CONFIG.
+    Raises ValueError for inconsistent values and for distribution strategies and devices, which are
+    not supported; UserError for a cluster of several processes in the variable TF_CONFIG.
     """
 
     model_dir: str | os.PathLike | None = None
@@ -80,7 +112,7 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
     train_distribute: None = None
-    device_fn: Callable[[tf.Operation], str] | None = None
+    device_fn: None = None
     protocol: None = None
     eval_distribute: None = None
     experimental_distribute: None = None
@@ -102,10 +134,17 @@ class RunConfig:
             self.model_dir = os.fspath(self.model_dir)
             if not self.model_dir:
                 raise ValueError("RunConfig: model_dir is empty; name a directory.")
-        for name, (accepts, what) in _RULES.items():
+        for name in (*_NOT_NEGATIVE, *_POSITIVE):
             value = getattr(self, name)
-            if value is not None and not accepts(value):
-                raise ValueError(f"RunConfig: {name} {what} (it is {value!r}).")
+            if value is not None and (value < 0 or (value == 0 and name in _POSITIVE)):
+                bound = "greater than 0" if name in _POSITIVE else "at least 0"
+                raise ValueError(f"RunConfig: {name} must be {bound} (it is {value!r}).")
+        for name in _UNSUPPORTED:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"RunConfig: {name} is not supported without tf.estimator; train on several "
+                    "processes with Horovod."
+                )
         cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         if sum(map(len, cluster.values())) > 1:
             raise UserError(
@@ -146,6 +185,27 @@ class RunConfig:
         return replaced
 
 
+def complete(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, by default a temporary one, and a session configuration.
+
+    Raises ValueError for two different directories, or if ``config`` is not a RunConfig.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"config must be a RunConfig, not {config!r}.")
+    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
+    if config.model_dir not in (None, model_dir):
+        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
+    session_config = config.session_config
+    if session_config is None:
+        session_config = tf.ConfigProto(allow_soft_placement=True)
+        rewrite_options = session_config.graph_options.rewrite_options
+        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
+    return config.replace(model_dir=model_dir, session_config=session_config)
+
+
 class _Fields(NamedTuple):
     mode: str
     predictions: Any = None
@@ -178,8 +238,8 @@ class EstimatorSpec(_Fields):
         always the default.
       training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: tuples of hooks.
 
-    Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or tensors
-    belong to another graph; TypeError for values of the wrong type.
+    Raises ValueError if fields that a mode needs are missing, the loss is not a scalar, or a tensor
+    belongs to another graph; TypeError for values of the wrong type.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
@@ -188,21 +248,20 @@ class EstimatorSpec(_Fields):
         for name in _REQUIRED.get(spec.mode, ()):
             if getattr(spec, name) is None:
                 raise ValueError(f"EstimatorSpec: mode {spec.mode!r} needs {name}.")
-        if spec.train_op is not None:
-            _check_operation("train_op", spec.train_op)
-        loss = spec.loss
-        if loss is not None:
-            _check_tensor("loss", loss)
-            if loss.shape.num_elements() not in (None, 1):
-                raise ValueError(f"EstimatorSpec: the loss must be a scalar, not {loss}.")
-            loss = loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
+        metrics, scaffold = spec.eval_metric_ops or {}, spec.scaffold or tf.train.Scaffold()
         predictions = {} if spec.predictions is None else spec.predictions
-        named = predictions if isinstance(predictions, dict) else {"": predictions}
-        for name, tensor in named.items():
-            _check_tensor(f"predictions[{name}]" if name else "predictions", tensor)
-        scaffold = spec.scaffold or tf.train.Scaffold()
         if not isinstance(scaffold, tf.train.Scaffold):
             raise TypeError(f"EstimatorSpec: scaffold must be a Scaffold, not {scaffold!r}.")
+        pairs = metrics.values() if isinstance(metrics, dict) else [None]
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise TypeError(
+                "EstimatorSpec: eval_metric_ops must be a dict of pairs of a value and an update "
+                f"operation, as returned by functions of tf.metrics, not {metrics}."
+            )
+        named = predictions if isinstance(predictions, dict) else {"predictions": predictions}
+        _check_tensors({**named, **({} if spec.loss is None else {"loss": spec.loss})})
+        _check_graph("train_op", [] if spec.train_op is None else [spec.train_op])
+        _check_graph("eval_metric_ops", tf.nest.flatten(metrics))
         hooks = {
             field: tuple(checked_list(field, getattr(spec, field), tf.train.SessionRunHook))
             for field in cls._fields
@@ -211,9 +270,9 @@ class EstimatorSpec(_Fields):
         fields = {
             **spec._asdict(),
             **hooks,
-            "loss": loss,
+            "loss": None if spec.loss is None else _scalar(spec.loss),
             "predictions": predictions,
-            "eval_metric_ops": _checked_metrics(spec.eval_metric_ops or {}),
+            "eval_metric_ops": dict(metrics),
             "scaffold": scaffold,
         }
         if spec.mode == ModeKeys.PREDICT:
@@ -236,36 +295,21 @@ def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[An
     return values
 
 
-def _checked_metrics(metrics: Any) -> dict[str, tuple[Any, Any]]:
-    if not isinstance(metrics, dict):
-        raise TypeError(f"EstimatorSpec: eval_metric_ops must be a dict, not {metrics!r}.")
-    for name, pair in metrics.items():
-        if not (isinstance(pair, tuple) and len(pair) == 2):
-            raise TypeError(
-                f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an update "
-                f"operation, as returned by functions of tf.metrics, not {pair}."
-            )
-        for part in tf.nest.flatten(pair):
-            _check_operation(f"eval_metric_ops[{name!r}]", part)
-    return dict(metrics)
+def _scalar(loss: tf.Tensor) -> tf.Tensor:
+    if loss.shape.num_elements() not in (None, 1):
+        raise ValueError(f"EstimatorSpec: the loss must be a scalar, not {loss}.")
+    return loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
 
 
-_COMPOSITE = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+def _check_tensors(tensors: Mapping[str, object]) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, (tf.Tensor, tf.Variable)):
+            raise TypeError(f"EstimatorSpec: {name} must be a tensor, not {tensor!r}.")
+    for name, tensor in tensors.items():
+        _check_graph(name, [tensor])
 
 
-def _check_tensor(name: str, tensor: object) -> None:
-    if not tf.is_tensor(tensor) or isinstance(tensor, _COMPOSITE):
-        raise TypeError(f"EstimatorSpec: {name} must be a tensor, not {tensor!r}.")
-    _check_graph(name, tensor)
-
-
-def _check_operation(name: str, operation: object) -> None:
-    """Accepts tensors, too, and checks their operation."""
-    if not isinstance(operation, tf.Operation):
-        _check_tensor(name, operation)
-    _check_graph(name, operation)
-
-
-def _check_graph(name: str, element: object) -> None:
-    if getattr(element, "graph", None) is not tf.get_default_graph():
-        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {element}.")
+def _check_graph(name: str, elements: Iterable[object]) -> None:
+    for element in elements:
+        if getattr(element, "graph", None) is not tf.get_default_graph():
+            raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {element}.")

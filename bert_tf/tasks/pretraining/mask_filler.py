@@ -67,7 +67,7 @@ class MaskFiller:
     ) -> None:
         """Restores the weights.
 
-        ``options`` come from ``arithmetic.chosen_options``; None means float32, with native
+        ``options`` come from ``inference.settings.chosen_options``; None means float32, with native
         operations on CPUs if they are built. ``threads`` is their number; None for one per core.
         Raises UserError if the weights do not belong to the model.
         """

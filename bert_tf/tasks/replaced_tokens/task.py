@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.electra import generator_specs
+from bert_tf.checkpoint.derived import generator_specs
 from bert_tf.checkpoint.names import EMBEDDINGS_PROJECT, GENERATOR
 from bert_tf.input.pipeline import EXAMPLE_WEIGHTS
 from bert_tf.model.bert import WORD_EMBEDDINGS, bert_output, bert_specs

@@ -4,62 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import Checkpoint
 from bert_tf.durable.manifest import describe_vocabulary, require_listed_files
-from bert_tf.durable.resumable import (
-    PART_NAMES,
-    ArrayParts,
-    earlier_identity,
-    resumable_map,
-    settle_identity,
-)
+from bert_tf.durable.resumable import PART_NAMES, earlier_identity, settle_identity
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
-from bert_tf.inference.checkpoints import Checkpoint, find_checkpoints
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.model_directory.complete import CompleteModel, find_model
-from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.model.bert import bert_specs
+from bert_tf.model.chosen_positions import output_at_positions
+from bert_tf.model.config import BertConfig
+from bert_tf.model.encoder_task import PredictingTask
+from bert_tf.model.heads import MASKED_LM_HEAD, masked_lm_scores, masked_lm_specs
+from bert_tf.model.losses import score_losses
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.info import inspect_records
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.scoring import outputs
 from bert_tf.tasks.scoring.perplexity import (
+    PICTURE_NAME,
+    RESULTS_NAME,
+    TEXTS_NAME,
+    TEXTS_PICTURE_NAME,
+    Scores,
     definitions,
+    draw_texts,
+    draw_training,
     log_likelihoods,
     masked_perplexity,
     pseudo_perplexity,
+    table,
+    write_results,
+    write_texts,
 )
 from bert_tf.tasks.scoring.sequences import (
     Sequences,
-    SequenceSettings,
     read_texts,
     sequences_of_records,
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import MASKED, PSEUDO, ScoringSettings
-from bert_tf.tasks.scoring.task import LOSSES, ScoringTask
-from bert_tf.tasks.scoring.work import Batch, CopyScores, Work, sum_losses
+from bert_tf.tasks.scoring.work import Batch, Work
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.text.unknown_share import CountingTokenizer
+from bert_tf.train.inference import Inference, agreed, open_model
 from bert_tf.train.run import Run, begin
-from bert_tf.tuning.arithmetic import Arithmetic
 from bert_tf.util.console import say
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import remove_partial_files
 from bert_tf.util.pictures import can_draw
-from bert_tf.util.progress import Progress
 
 DIRECTORY = "scores"
 RESULT_NAME = "result.json"
+LOSSES = "losses"  # the name of the predictions
 
 _WHAT = "evaluation"
-# Tokens read for a part, which a killed run loses: some seconds of a large network on a CPU.
-PART_TOKENS = 1 << 15
 
 
 def run(settings: ScoringSettings) -> list[dict[str, Any]]:
@@ -72,77 +79,41 @@ def run(settings: ScoringSettings) -> list[dict[str, Any]]:
 
 
 def _evaluate(settings: ScoringSettings, run: Run) -> list[dict[str, Any]]:
-    model = find_model(
-        init_checkpoint=settings.run.start.init_checkpoint,
-        bert_config_file=settings.bert_config_file,
-        tokenizer_files=settings.tokenizer_files,
-    )
-    for note in model.notes:
-        run.message(note)
+    model, directory = open_model(settings, run), settings.run.output_dir / DIRECTORY
     length = None
     if not settings.has_records:
         length = run.fit_length(settings.max_seq_length, model.config)
     sequences = _read(settings, model, length)
-    for line in _summary(sequences):
-        run.message(line)
-    if not sequences.texts:
-        raise UserError(
-            f"--input_file: none of the {sequences.read} texts in {settings.input_files[0]} can be "
-            f"scored ({_reasons(sequences)}); give others, or a larger --sample."
-        )
-    found = find_checkpoints(model.checkpoint, every_one=settings.all_checkpoints)
-    check_same_on_all_ranks(
-        run.ranks,
-        {
-            "the texts of --input_file": sequences.digest,
-            **{f"the weights of {c.name}": c.weights_digest for c in found},
-        },
+    _describe(sequences, settings, run)
+    inference = agreed(
+        run,
+        model,
+        sequences.digest,
+        earlier=earlier_identity(directory, what=_WHAT),
+        every_checkpoint=settings.all_checkpoints,
     )
-    arithmetic = run.keep_arithmetic(
-        model.config,
-        earlier_identity(settings.run.output_dir / DIRECTORY, what=_WHAT)
-        if run.ranks.is_chief
-        else None,
-    )
-    plan = _plan(settings, run, arithmetic, model, sequences, found, length)
-    begins_word = None
-    if settings.whole_words:
-        begins_word = np.array(model.tokenizer.word_starts(range(model.tokenizer.vocab_size)))
-    work = Work(
-        sequences.sequences,
-        MaskingSettings(
-            settings.masks,
-            model.tokenizer.vocab_size,
-            describe_vocabulary(model.tokenizer).special_ids,
-        ),
-        metrics=settings.metrics,
-        batch_tokens=settings.batch_tokens,
-        num_draws=settings.num_draws,
-        seed=settings.run.seed,
-        begins_word=begins_word,
-    )
+    identity = _identity(settings, length, inference)
+    if run.keeps_files:
+        kept = (path for name in (RESULT_NAME, PART_NAMES) for path in directory.glob(f"*/{name}"))
+        settle_identity(directory, identity, what=_WHAT, results="scores", found=kept)
     about = {
-        "definitions": definitions(
-            settings.metrics,
-            num_draws=settings.num_draws,
-            masked_lm_prob=settings.masks.masked_lm_prob,
-            whole_words=settings.whole_words,
-        ),
-        "settings": plan,
-        "counts": sequences.counts(),
+        "definitions": definitions(settings),
+        "settings": identity,
+        "counts": sequences.counts,
     }
     for text in about["definitions"].values():
         run.message(text)
-    evaluation = _Evaluation(settings, run, model, arithmetic, sequences, work, plan)
+    work = _work(settings, model, sequences)
     results = []
-    for checkpoint in found:
-        results.append(evaluation.result_of(checkpoint))
+    for checkpoint in inference.checkpoints:
+        scoring = _Scoring(inference, work, checkpoint)
+        results.append(_result(scoring, sequences, identity, directory / checkpoint.name))
         if run.keeps_files:
-            _write(settings, run, about)
+            _write(settings.run.output_dir, about, run)
     if run.keeps_files:
-        for line in outputs.table(_finished_results(settings.run.output_dir)):
+        for line in table(_finished_results(directory)):
             run.message(line)
-        run.message(f"the results are in {settings.run.output_dir / outputs.RESULTS_NAME}")
+        run.message(f"the results are in {settings.run.output_dir / RESULTS_NAME}")
     return results
 
 
@@ -151,241 +122,252 @@ def _read(settings: ScoringSettings, model: CompleteModel, length: int | None) -
 
     ``length`` is the maximum sequence length for texts, None for records.
     """
-    wanted = SequenceSettings(
-        max_seq_length=settings.max_seq_length if length is None else length,
-        sample=settings.sample,
-        seed=settings.run.seed,
-        score_unknown=settings.score_unknown,
-        wikitext=settings.texts.wikitext,
+    seed = settings.run.seed
+    if length is not None:
+        texts = read_texts(settings.input_files, settings.texts, flag="input_file")
+        counting = CountingTokenizer(model.tokenizer)
+        sequences = sequences_of_texts(
+            texts, counting, settings.texts, max_seq_length=length, seed=seed
+        )
+        counting.take().say(", ".join(map(str, settings.input_files)))
+        return sequences
+    require_listed_files(str(settings.run.command.values["input_file"]))
+    records = RecordSet(settings.input_files)
+    info = inspect_records(records)
+    model.config.check_length(
+        info.seq_length,
+        f"the records in {info.first_file} have {info.seq_length} tokens,",
+        advice="make shorter ones",
     )
-    if settings.has_records:
-        require_listed_files(str(settings.run.command.values["input_file"]))
-        records = RecordSet(settings.input_files)
-        info = inspect_records(records)
-        model.config.check_length(
-            info.seq_length,
-            f"the records in {info.first_file} have {info.seq_length} tokens,",
-            advice="make shorter ones",
+    vocabulary = info.vocabulary
+    named = vocabulary and vocabulary_named_in(vocabulary.manifest_file, vocabulary.entry.digest)
+    if (
+        named and not named.is_same(model.vocabulary)
+    ) or info.highest_id >= model.config.vocab_size:
+        raise UserError(
+            f"the records in {info.first_file} were made with a different vocabulary than the "
+            f"model's, {model.vocabulary.source}; make them with that one."
         )
-        vocabulary = info.vocabulary
-        named = vocabulary and vocabulary_named_in(
-            vocabulary.manifest_file, vocabulary.entry.digest
-        )
-        if (named and not named.is_same(model.vocabulary)) or (
-            info.highest_id >= model.config.vocab_size
-        ):
-            raise UserError(
-                f"the records in {info.first_file} were made with a different vocabulary than the "
-                f"model's, {model.vocabulary.source}; make them with that one."
-            )
-        return sequences_of_records(records, info, model.tokenizer, wanted)
-    texts = read_texts(settings.input_files, settings.texts, flag="input_file")
-    counting = CountingTokenizer(model.tokenizer)
-    sequences = sequences_of_texts(texts, counting, wanted)
-    counting.take().say(", ".join(map(str, settings.input_files)))
-    return sequences
+    return sequences_of_records(records, info, model.tokenizer, settings.texts, seed=seed)
 
 
-def _summary(sequences: Sequences) -> list[str]:
-    """A summary for users of what is scored and what is not."""
+def _describe(sequences: Sequences, settings: ScoringSettings, run: Run) -> None:
+    """Prints what is scored and what is not; raises UserError if nothing can be."""
+    counts = sequences.counts
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sequences.skipped.items())
     words = "words unknown" if sequences.words is None else f"{sequences.words:,} words"
-    skipped = f"; skipped: {_reasons(sequences)}" if sequences.skipped else ""
-    return [
-        f"{len(sequences.texts):,} of {sequences.read:,} texts to score{skipped}",
-        f"{len(sequences.sequences):,} sequences ({sequences.cut:,} texts cut into several), "
-        f"{sequences.tokens:,} tokens to score, {words}, {sequences.unknown_tokens:,} [UNK]",
-    ]
+    skipped = f"; skipped: {reasons}" if reasons else ""
+    run.message(f"{counts['texts_scored']:,} of {counts['texts_read']:,} texts to score{skipped}")
+    run.message(
+        f"{counts['sequences']:,} sequences ({counts['texts_cut']:,} texts cut into several), "
+        f"{counts['tokens']:,} tokens to score, {words}, {counts['unknown_tokens']:,} [UNK]"
+    )
+    if not sequences.texts:
+        raise UserError(
+            f"--input_file: none of the {counts['texts_read']} texts in {settings.input_files[0]} "
+            f"can be scored ({reasons}); give others, or a larger --sample."
+        )
 
 
-def _reasons(sequences: Sequences) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in sequences.skipped.items())
-
-
-def _plan(
-    settings: ScoringSettings,
-    run: Run,
-    arithmetic: Arithmetic,
-    model: CompleteModel,
-    sequences: Sequences,
-    found: Sequence[Checkpoint],
-    length: int | None,
+def _identity(
+    settings: ScoringSettings, length: int | None, inference: Inference
 ) -> dict[str, Any]:
-    """All that scores depend on; compared with the plan on disk."""
-    plan = {
+    """All that scores depend on; compared with the one on disk."""
+    identity = {
         "--metrics": ",".join(settings.metrics),
         "--max_seq_length": length,
         "--batch_tokens": settings.batch_tokens,
-        "--sample": settings.sample,
+        "--sample": settings.texts.sample,
         "--seed": settings.run.seed,
-        "--score_unknown": settings.score_unknown,
-        **arithmetic.entries(),
-        "sha256 of the texts": sequences.digest,
-        "sha256 of the vocabulary": model.tokenizer.vocab_digest,
-        "network": model.config.to_dict(),
+        "--score_unknown": settings.texts.score_unknown,
+        **inference.identity(with_weights=False),
     }
     if MASKED in settings.metrics:
-        plan["--num_draws"] = settings.num_draws
-        plan["--masked_lm_prob"] = settings.masks.masked_lm_prob
-        plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
+        identity["--num_draws"] = settings.num_draws
+        identity["--masked_lm_prob"] = settings.masks.masked_lm_prob
+        identity["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if settings.whole_words:
-        plan["--whole_words"] = True
+        identity["--whole_words"] = True
     if not settings.all_checkpoints:
-        plan["sha256 of the weights"] = found[0].weights_digest
-    if run.keeps_files:
-        output_dir = settings.run.output_dir
-        directory = output_dir / DIRECTORY
-        kept = (path for name in (RESULT_NAME, PART_NAMES) for path in directory.glob(f"*/{name}"))
-        settle_identity(directory, plan, what=_WHAT, results="scores", found=kept)
-    return plan
+        identity["sha256 of the weights"] = inference.checkpoints[0].weights_digest
+    return identity
+
+
+def _work(settings: ScoringSettings, model: CompleteModel, sequences: Sequences) -> Work:
+    tokenizer, begins_word = model.tokenizer, None
+    if settings.whole_words:
+        begins_word = np.array(tokenizer.word_starts(range(tokenizer.vocab_size)))
+    special_ids = describe_vocabulary(tokenizer).special_ids
+    return Work(
+        sequences.sequences,
+        MaskingSettings(settings.masks, tokenizer.vocab_size, special_ids),
+        metrics=settings.metrics,
+        batch_tokens=settings.batch_tokens,
+        num_draws=settings.num_draws,
+        seed=settings.run.seed,
+        begins_word=begins_word,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Evaluation:
-    """Everything that scores are computed from but for the weights; they depend on ``plan``."""
+class ScoringTask(PredictingTask):
+    """Losses of the masked language model at chosen positions of sequences without padding.
 
-    settings: ScoringSettings
-    run: Run
-    model: CompleteModel
-    arithmetic: Arithmetic
-    sequences: Sequences
+    Features are ``input_ids`` and ``segment_ids`` [B, S], where chosen tokens are hidden, and
+    ``masked_lm_positions`` and ``masked_lm_ids`` [B, P], the tokens to score; all are integers.
+
+    Computes only what these losses need: the last layer and the head run at the chosen positions
+    only and, with native layers, logits are never materialised.
+    """
+
+    config: BertConfig
+
+    heads: ClassVar = (MASKED_LM_HEAD,)
+    inputs: ClassVar = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids")
+
+    def specs(self) -> list[VariableSpec]:
+        """The variables of BERT without its pooler, and of the head."""
+        return [*bert_specs(self.config, pooler=False), *masked_lm_specs(self.config)]
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> tf.Tensor:
+        """The losses (nats), [B, P] float32."""
+        positions = features["masked_lm_positions"]
+        sequences = {**features, "input_mask": tf.ones_like(features["input_ids"])}
+        hidden = output_at_positions(variables, self.config, sequences, positions, options)
+        everywhere = tf.broadcast_to(tf.range(tf.shape(positions)[1]), tf.shape(positions))
+        scores = masked_lm_scores(
+            hidden, everywhere, variables, config=self.config, policy=options.policy
+        )
+        labels = tf.reshape(features["masked_lm_ids"], [-1])
+        with tf.name_scope("cls/predictions/loss"):
+            losses, _ = score_losses(scores, labels, options=options)
+        return tf.reshape(losses, tf.shape(positions))
+
+    def predictions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``losses`` [B, P] float32."""
+        del features, options
+        return {LOSSES: outputs}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scoring:
+    """The scores of all copies by a checkpoint; see ``train.inference.Computation``."""
+
+    inference: Inference
     work: Work
-    plan: Mapping[str, Any]
+    checkpoint: Checkpoint
 
-    def result_of(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The result of a checkpoint, computed unless an earlier start did so. Collective."""
-        run, directory = self.run, self._directory(checkpoint)
-        result = None
-        if run.keeps_files:
-            directory.mkdir(exist_ok=True)
-            remove_partial_files(directory)
-            result = _read_result(directory / RESULT_NAME)
-        if result is not None and result["weights_sha256"] != checkpoint.weights_digest:
-            result = None
-        result = run.ranks.broadcast(result)
-        if result is not None:
-            run.message(f"{checkpoint.name}: was evaluated before")
-        else:
-            parts = self._computed(checkpoint)
-            if run.keeps_files:
-                result = self._summarized(checkpoint, parts)
-                write_sealed_json(directory / RESULT_NAME, result)
-        if run.keeps_files:  # what the result was computed from
-            for path in directory.glob(PART_NAMES):
-                path.unlink()
-        return run.ranks.broadcast(result)
+    unit: ClassVar = "tokens read"
 
-    def _directory(self, checkpoint: Checkpoint) -> Path:
-        return self.settings.run.output_dir / DIRECTORY / checkpoint.name
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return self.checkpoint.name
 
-    def _computed(self, checkpoint: Checkpoint) -> ArrayParts:
-        """All parts of a checkpoint's scores, after computing the missing ones on all ranks."""
-        run, batches = self.run, _parts_of(self.work.batches)
-        identity = {**self.plan, "weights": checkpoint.weights_digest}
-        parts = ArrayParts(self._directory(checkpoint), len(batches), identity)
-        missing = run.ranks.broadcast(parts.missing() if run.keeps_files else None)
-        if len(missing) < len(parts):
-            total, left = (
-                sum(batch.tokens for number in numbers for batch in batches[number])
-                for numbers in (range(len(parts)), missing)
-            )
-            done = 1 - left / total
-            run.message(f"{checkpoint.name}: resumes; {done:.0%} was computed before")
-        compute = functools.partial(self._scores, checkpoint, batches)
-        resumable_map(missing, compute, parts, run.ranks, through_chief=True)
-        return parts
+    @property
+    def sizes(self) -> list[int]:
+        """The tokens that the network reads for each part."""
+        return [sum(batch.tokens for batch in part) for part in self.work.parts]
 
-    def _scores(
-        self, checkpoint: Checkpoint, batches: Sequence[Sequence[Batch]], parts: Sequence[int]
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """The fields of ``CopyScores`` of each part, which may be none.
+    def resumed(self, missing: Sequence[int]) -> str:
+        """How much was computed before."""
+        sizes = self.sizes
+        done = 1 - sum(sizes[part] for part in missing) / sum(sizes)
+        return f"{self.name}: resumes; {done:.0%} was computed before"
+
+    def results(self, parts: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yields the ``losses`` and ``counts`` of each part's copies, as in ``Scores``.
 
         Raises UserError for scores that are not finite.
         """
-        ranks, work = self.run.ranks, self.work
-        predictor = Predictor(
-            ScoringTask(self.model.config),
-            checkpoint.path,
-            precision=self.arithmetic.options.policy,
-            native_ops=self.arithmetic.options.native_layers,
-            threads=ranks.threads,
-            gpu=self.arithmetic.session.gpu,
-        )
-        tokens = sum(batch.tokens for part in parts for batch in batches[part])
-        progress = (
-            Progress(checkpoint.name, tokens * ranks.world_size, "tokens read")
-            if ranks.is_chief
-            else None
-        )
+        task = ScoringTask(self.inference.model.config)
+        predictor = Predictor(task, self.checkpoint.path, **self.inference.predicting)
         with contextlib.closing(predictor.session):
             for part in parts:
-                found = []
-                for batch in batches[part]:
-                    inputs = work.inputs(batch)
-                    found.append(sum_losses(predictor.run(inputs.features())[LOSSES], inputs))
-                    _check_finite(found[-1], batch, work, checkpoint)
-                    if progress is not None:
-                        progress.advance(batch.tokens * ranks.world_size)
-                yield CopyScores(*map(np.concatenate, zip(*found)))._asdict()
-        if progress is not None:
-            progress.finish()
+                sums = []
+                for batch in self.work.parts[part]:
+                    inputs = self.work.inputs(batch)
+                    sums.append(inputs.summed(predictor.run(inputs.features)[LOSSES]))
+                    self._check_finite(sums[-1][0], batch)
+                losses, counts = map(np.concatenate, zip(*sums))
+                yield {"losses": losses, "counts": counts}
 
-    def _summarized(self, checkpoint: Checkpoint, parts: ArrayParts) -> dict[str, Any]:
-        """The perplexities of a checkpoint; also writes the scores of its texts."""
-        result: dict[str, Any] = {
-            "checkpoint": checkpoint.name,
-            "step": checkpoint.step,
-            "weights_sha256": checkpoint.weights_digest,
-            MASKED: None,
-            PSEUDO: None,
-        }
-        arrays = list(parts.read_all())
-        losses, counts = (
-            np.concatenate([part[name] for part in arrays]) for name in CopyScores._fields
-        )
-        likelihoods, first = None, 0
-        for metric, copies in self.work.copies.items():  # in the order of the batches
-            last = first + len(copies.sequence)
-            scores, first = CopyScores(losses[first:last], counts[first:last]), last
-            if metric == PSEUDO:
-                likelihoods = log_likelihoods(scores, copies, self.sequences)
-                perplexity = pseudo_perplexity(scores, self.sequences)
-            else:
-                perplexity = masked_perplexity(scores, copies, self.sequences)
-            result[metric] = dataclasses.asdict(perplexity)
-        directory = self._directory(checkpoint)
-        outputs.write_texts(directory / outputs.TEXTS_NAME, self.sequences, likelihoods)
-        if likelihoods is not None and can_draw():
-            path = directory / outputs.TEXTS_PICTURE_NAME
-            outputs.draw_texts(path, self.sequences, likelihoods)
-        return result
+    def _check_finite(self, losses: np.ndarray, batch: Batch) -> None:
+        wrong = ~np.isfinite(losses)
+        if wrong.any():
+            text = self.work.text_of(batch.start + int(wrong.argmax()))
+            raise UserError(
+                f"{self.checkpoint.path} gives a score that is not finite for text {text}: its "
+                "training diverged, or its weights are damaged; try --precision=fp32 or another "
+                "checkpoint."
+            )
 
 
-def _parts_of(batches: Sequence[Batch]) -> list[list[Batch]]:
-    """Consecutive batches of about ``PART_TOKENS`` tokens each."""
-    tokens = np.array([batch.tokens for batch in batches])
-    part_of = (np.cumsum(tokens) - tokens) // PART_TOKENS
-    found: list[list[Batch]] = [[] for _ in range(len(np.unique(part_of)))]
-    for batch, part in zip(batches, np.unique(part_of, return_inverse=True)[1]):
-        found[part].append(batch)
-    return found
+def _result(
+    scoring: _Scoring, sequences: Sequences, identity: Mapping[str, Any], directory: Path
+) -> dict[str, Any]:
+    """The result of a checkpoint, computed unless an earlier start did so. Collective."""
+    run, checkpoint = scoring.inference.run, scoring.checkpoint
+    result = None
+    if run.keeps_files:
+        directory.mkdir(exist_ok=True)
+        remove_partial_files(directory)
+        result = _read_result(directory / RESULT_NAME)
+        if result is not None and result["weights_sha256"] != checkpoint.weights_digest:
+            result = None
+    result = run.ranks.broadcast(result)
+    if result is not None:
+        run.message(f"{checkpoint.name}: was evaluated before")
+    else:
+        identity = {**identity, "weights": checkpoint.weights_digest}
+        parts = scoring.inference.compute(scoring, directory, identity, through_chief=True)
+        if run.keeps_files:
+            result = _summarized(scoring, sequences, list(parts.read_all()), directory)
+            write_sealed_json(directory / RESULT_NAME, result)
+    if run.keeps_files:  # what the result was computed from
+        for path in directory.glob(PART_NAMES):
+            path.unlink()
+    return run.ranks.broadcast(result)
 
 
-def _check_finite(scores: CopyScores, batch: Batch, work: Work, checkpoint: Checkpoint) -> None:
-    """Raises UserError for scores that are not finite."""
-    wrong = ~np.isfinite(scores.losses)
-    if wrong.any():
-        text = work.text_of(batch.metric, batch.start + int(wrong.argmax()))
-        raise UserError(
-            f"{checkpoint.path} gives a score that is not finite for text {text}: its training "
-            "diverged, or its weights are damaged; try --precision=fp32 or another checkpoint."
-        )
+def _summarized(
+    scoring: _Scoring,
+    sequences: Sequences,
+    parts: Sequence[Mapping[str, np.ndarray]],
+    directory: Path,
+) -> dict[str, Any]:
+    """The perplexities of a checkpoint; also writes the scores of its texts."""
+    checkpoint, work = scoring.checkpoint, scoring.work
+    result: dict[str, Any] = {
+        "checkpoint": checkpoint.name,
+        "step": checkpoint.step,
+        "weights_sha256": checkpoint.weights_digest,
+        MASKED: None,
+        PSEUDO: None,
+    }
+    losses, counts = (np.concatenate([part[n] for part in parts]) for n in ("losses", "counts"))
+    likelihoods = None
+    for metric, copies in work.copies.items():
+        arrays = work.sequence, work.variant, losses, counts
+        scores = Scores(*(array[copies.start : copies.stop] for array in arrays))
+        if metric == PSEUDO:
+            likelihoods = log_likelihoods(scores, sequences)
+        perplexity = pseudo_perplexity if metric == PSEUDO else masked_perplexity
+        result[metric] = dataclasses.asdict(perplexity(scores, sequences))
+    write_texts(directory / TEXTS_NAME, sequences, likelihoods)
+    if likelihoods is not None and can_draw():
+        draw_texts(directory / TEXTS_PICTURE_NAME, sequences, likelihoods)
+    return result
 
 
-def _finished_results(output_dir: Path) -> list[dict[str, Any]]:
+def _finished_results(directory: Path) -> list[dict[str, Any]]:
     """The results of all finished checkpoints, by step and name."""
-    paths = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
-    found = [result for result in map(_read_result, paths) if result is not None]
-    return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
+    results = filter(None, map(_read_result, directory.glob(f"*/{RESULT_NAME}")))
+    return sorted(results, key=lambda result: (result["step"] or 0, result["checkpoint"]))
 
 
 def _read_result(path: Path) -> dict[str, Any] | None:
@@ -400,13 +382,12 @@ def _read_result(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write(settings: ScoringSettings, run: Run, about: dict[str, Any]) -> None:
+def _write(output_dir: Path, about: Mapping[str, Any], run: Run) -> None:
     """Writes the results of all checkpoints evaluated so far."""
-    output_dir = settings.run.output_dir
-    results = _finished_results(output_dir)
-    outputs.write_results(output_dir, about, results)
+    results = _finished_results(output_dir / DIRECTORY)
+    write_results(output_dir, about, results)
     if len(results) > 1:
         if can_draw():
-            outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
+            draw_training(output_dir / PICTURE_NAME, results)
         else:
-            run.message(f"no {outputs.PICTURE_NAME}, because matplotlib is not installed")
+            run.message(f"no {PICTURE_NAME}, because matplotlib is not installed")

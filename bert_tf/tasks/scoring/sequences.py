@@ -7,8 +7,10 @@ that none has only a few tokens of context. [CLS] and [SEP] enclose each one, an
 from __future__ import annotations
 
 import bisect
+import collections
 import csv
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,32 +28,14 @@ from bert_tf.util.digest import digest_of, digest_of_blocks
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_lines
 
-EMPTY, UNKNOWN = "empty", "no known token"
+# Why a text is not scored.
+EMPTY, UNKNOWN, NOT_SAMPLED = "empty", "no known token", "not in the sample"
 
 _WORD = re.compile(r"\S+")
 _RECORDS_AT_A_TIME = 256
 # WikiText (Merity et al. 2016) writes these for a sign inside a number or word, and for rare words.
 _WIKITEXT_SIGN = re.compile(r" @([-,.])@ ")
 WIKITEXT_UNKNOWN = "<unk>"
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceSettings:
-    """How sequences are made.
-
-    Attributes:
-      max_seq_length: maximum tokens of a sequence, including [CLS] and [SEP].
-      sample: fraction of the texts to score, in (0, 1].
-      seed: seed of that sample.
-      score_unknown: score [UNK]; otherwise it is only context.
-      wikitext: ``<unk>`` in a text stands for an unknown token.
-    """
-
-    max_seq_length: int
-    sample: float = 1.0
-    seed: int = 0
-    score_unknown: bool = True
-    wikitext: bool = False
 
 
 class TokenSequence(NamedTuple):
@@ -71,11 +55,24 @@ class TokenSequence(NamedTuple):
 
 
 class ScoredText(NamedTuple):
-    """The scored tokens and words of a text; ``words`` is None if they are unknown."""
+    """A text to score.
+
+    Attributes:
+      number: its index, from 0 over all texts that were read.
+      sequences: what it was split into.
+      words: the number of words with a scored token; None if its words are unknown.
+      unknown_tokens: the number of [UNK] tokens.
+    """
 
     number: int
-    tokens: int
+    sequences: Sequence[TokenSequence]
     words: int | None
+    unknown_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """The number of scored tokens."""
+        return sum(int(sequence.is_scored.sum()) for sequence in self.sequences)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +80,19 @@ class Sequences:
     """All sequences to score.
 
     Attributes:
-      sequences: the sequences, in the order of the texts.
-      texts: the texts that have a sequence.
-      read: number of texts that were read.
+      texts: the texts that have a sequence, in their order.
       skipped: number of texts that are not scored, by reason.
-      cut: number of texts that were split into several sequences.
-      unknown_tokens: number of [UNK] tokens in the scored texts.
     """
 
-    sequences: list[TokenSequence]
-    texts: list[ScoredText]
-    read: int
+    texts: Sequence[ScoredText]
     skipped: Mapping[str, int]
-    cut: int
-    unknown_tokens: int
 
-    @property
+    @functools.cached_property
+    def sequences(self) -> list[TokenSequence]:
+        """The sequences of all texts, in their order."""
+        return [sequence for text in self.texts for sequence in text.sequences]
+
+    @functools.cached_property
     def tokens(self) -> int:
         """The number of scored tokens."""
         return sum(text.tokens for text in self.texts)
@@ -118,114 +112,110 @@ class Sequences:
             for array in (np.array([sequence.text, len(sequence.ids)], np.int64), *sequence[1:])
         )
 
+    @functools.cached_property
     def counts(self) -> dict[str, object]:
         """The counts for the results file."""
         return {
-            "texts_read": self.read,
+            "texts_read": len(self.texts) + sum(self.skipped.values()),
             "texts_scored": len(self.texts),
             "texts_skipped": dict(self.skipped),
-            "texts_cut": self.cut,
+            "texts_cut": sum(len(text.sequences) > 1 for text in self.texts),
             "sequences": len(self.sequences),
             "tokens": self.tokens,
-            "unknown_tokens": self.unknown_tokens,
+            "unknown_tokens": sum(text.unknown_tokens for text in self.texts),
             "words": self.words,
         }
 
 
-class _Collector:
-    """Collects the sequences of texts."""
-
-    def __init__(self, settings: SequenceSettings, tokenizer: Tokenizer) -> None:
-        self._settings = settings
-        self._unknown_id = tokenizer.unk_id
-        self._sequences: list[TokenSequence] = []
-        self._texts: list[ScoredText] = []
-        self._skipped: dict[str, int] = {}
-        self._read = self._cut = self._unknown = 0
-
-    def take(self, is_sampled: bool) -> bool:
-        """Counts a text that was read; returns ``is_sampled``."""
-        self._read += 1
-        if not is_sampled:
-            self._skip("not in the sample")
-        return is_sampled
-
-    def add(
-        self,
-        sequences: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-        word_of: Sequence[int] | None,
-    ) -> None:
-        """Adds the sequences of the last text: ids, segment ids, and which tokens are its own.
-
-        ``word_of`` has, for each of its own tokens, the index of the token's word.
-        """
-        ids = np.concatenate([ids[is_own] for ids, _, is_own in sequences] or [np.zeros(0)])
-        known = ids != self._unknown_id
-        if not known.any():
-            self._skip(UNKNOWN if len(ids) else EMPTY)
-            return
-        scored = np.ones_like(known) if self._settings.score_unknown else known
-        words = None if word_of is None else len(set(np.asarray(word_of)[scored].tolist()))
-        number = self._read - 1
-        self._texts.append(ScoredText(number, int(scored.sum()), words))
-        self._unknown += int((~known).sum())
-        self._cut += len(sequences) > 1
-        for ids, segment_ids, is_own in sequences:
-            if not self._settings.score_unknown:
-                is_own = is_own & (ids != self._unknown_id)
-            self._sequences.append(TokenSequence(number, ids, segment_ids, is_own))
-
-    def _skip(self, reason: str) -> None:
-        self._skipped[reason] = self._skipped.get(reason, 0) + 1
-
-    def finish(self) -> Sequences:
-        return Sequences(
-            self._sequences,
-            self._texts,
-            read=self._read,
-            skipped=self._skipped,
-            cut=self._cut,
-            unknown_tokens=self._unknown,
-        )
-
-
 def sequences_of_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, settings: SequenceSettings
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    settings: TextSettings,
+    *,
+    max_seq_length: int,
+    seed: int,
 ) -> Sequences:
-    """Tokenizes the texts and splits them into sequences."""
-    collector = _Collector(settings, tokenizer)
-    contents = (text.encode("utf-8", "surrogatepass") for text in texts)
-    is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
-    for text, is_taken in zip(texts, is_sampled.tolist()):
-        if not collector.take(is_taken):
-            continue
+    """Tokenizes the texts and splits them into sequences; ``seed`` is that of the sample."""
+
+    def read(number: int, text: str) -> ScoredText | str:
         ids, word_of = encode_words(text, tokenizer, wikitext=settings.wikitext)
-        parts = []
-        for part in _parts(ids, settings.max_seq_length - 2):
+        sequences = []
+        for part in _parts(ids, max_seq_length - 2):
             enclosed = np.array([tokenizer.cls_id, *part, tokenizer.sep_id], np.int32)
             is_own = np.ones(len(enclosed), bool)
             is_own[[0, -1]] = False
-            parts.append((enclosed, np.zeros_like(enclosed), is_own))
-        collector.add(parts, word_of)
-    return collector.finish()
+            sequences.append(TokenSequence(number, enclosed, np.zeros_like(enclosed), is_own))
+        return _scored(sequences, tokenizer, settings, word_of=np.array(word_of))
+
+    contents = (text.encode("utf-8", "surrogatepass") for text in texts)
+    is_sampled = sampled(contents, fraction=settings.sample, seed=seed)
+    return _collected(
+        read(number, text) if is_sampled[number] else NOT_SAMPLED
+        for number, text in enumerate(texts)
+    )
 
 
 def sequences_of_records(
-    record_set: RecordSet, info: RecordInfo, tokenizer: Tokenizer, settings: SequenceSettings
+    record_set: RecordSet,
+    info: RecordInfo,
+    tokenizer: Tokenizer,
+    settings: TextSettings,
+    *,
+    seed: int,
 ) -> Sequences:
     """The sequences in pre-training records, unmasked, each as a text of its own."""
-    collector = _Collector(settings, tokenizer)
-    enclosing = [tokenizer.cls_id, tokenizer.sep_id]
+
+    def read(number: int, example: Mapping[str, np.ndarray]) -> ScoredText | str:
+        ids = _tokens(example, info)
+        segment_ids = example["segment_ids"][: len(ids)].astype(np.int32)
+        is_own = ~np.isin(ids, [tokenizer.cls_id, tokenizer.sep_id])
+        return _scored([TokenSequence(number, ids, segment_ids, is_own)], tokenizer, settings)
+
     is_sampled = np.ones(len(record_set), bool)
     if settings.sample < 1:  # requires another pass over all records
         contents = (_tokens(example, info).tobytes() for example in _examples(record_set, info))
-        is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
-    for example, is_taken in zip(_examples(record_set, info), is_sampled.tolist()):
-        if collector.take(is_taken):
-            ids = _tokens(example, info)
-            segment_ids = example["segment_ids"][: len(ids)].astype(np.int32)
-            collector.add([(ids, segment_ids, ~np.isin(ids, enclosing))], None)
-    return collector.finish()
+        is_sampled = sampled(contents, fraction=settings.sample, seed=seed)
+    return _collected(
+        read(number, example) if is_sampled[number] else NOT_SAMPLED
+        for number, example in enumerate(_examples(record_set, info))
+    )
+
+
+def _scored(
+    sequences: Sequence[TokenSequence],
+    tokenizer: Tokenizer,
+    settings: TextSettings,
+    *,
+    word_of: np.ndarray | None = None,
+) -> ScoredText | str:
+    """The text that some sequences are made of; or the reason why it is not scored.
+
+    ``is_scored`` says of every token whether it is the text's own; ``word_of`` is the word of each
+    that is, int64 [own tokens].
+    """
+    own = [sequence.ids[sequence.is_scored] for sequence in sequences]
+    is_known = np.concatenate([np.zeros(0), *own]) != tokenizer.unk_id
+    if not is_known.any():
+        return UNKNOWN if len(is_known) else EMPTY
+    is_scored = is_known | settings.score_unknown
+    words = None if word_of is None else len(np.unique(word_of[is_scored]))
+    kept = [
+        TokenSequence(*s[:-1], s.is_scored & (settings.score_unknown | (s.ids != tokenizer.unk_id)))
+        for s in sequences
+    ]
+    return ScoredText(sequences[0].text, kept, words, int((~is_known).sum()))
+
+
+def _collected(texts: Iterable[ScoredText | str]) -> Sequences:
+    """All texts that are scored, and how often each reason stands in the place of one."""
+    scored: list[ScoredText] = []
+    skipped = collections.Counter[str]()
+    for text in texts:
+        if isinstance(text, str):
+            skipped[text] += 1
+        else:
+            scored.append(text)
+    return Sequences(scored, skipped)
 
 
 def _tokens(example: Mapping[str, np.ndarray], info: RecordInfo) -> np.ndarray:

@@ -12,29 +12,18 @@ Symbols: B copies in a batch, S tokens in each, P positions to score, C copies i
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.masking import MaskedBatch, MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring.sequences import TokenSequence
-from bert_tf.tasks.scoring.settings import MASKED, PSEUDO
+from bert_tf.tasks.scoring.settings import PSEUDO
 
-
-@dataclasses.dataclass(frozen=True)
-class Copies:
-    """The copies for a metric.
-
-    Attributes:
-      sequence: int64 [C], index of the sequence.
-      variant: int64 [C], the masked position or, if words are masked, that of its first piece; or
-        the index of the draw.
-    """
-
-    sequence: np.ndarray
-    variant: np.ndarray
+# Tokens read for a part, which a killed run loses: some seconds of a large network on a CPU.
+PART_TOKENS = 1 << 15
 
 
 class Batch(NamedTuple):
@@ -55,45 +44,32 @@ class BatchInputs(NamedTuple):
     """The network's input, and which of its losses count.
 
     Attributes:
-      input_ids, segment_ids: [B, S].
-      positions, label_ids: [B, P].
+      features: the inputs of ``tasks.scoring.run.ScoringTask``.
       is_scored: bool [B, P], False where a copy has fewer positions.
     """
 
-    input_ids: np.ndarray
-    segment_ids: np.ndarray
-    positions: np.ndarray
-    label_ids: np.ndarray
+    features: dict[str, np.ndarray]
     is_scored: np.ndarray
 
-    def features(self) -> dict[str, np.ndarray]:
-        """The inputs of ``tasks.scoring.task.ScoringTask``."""
-        return {
-            "input_ids": self.input_ids,
-            "segment_ids": self.segment_ids,
-            "masked_lm_positions": self.positions,
-            "masked_lm_ids": self.label_ids,
-        }
+    def summed(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sum (nats), float64, and the number, int64, of the losses that count: [B] each.
 
-
-class CopyScores(NamedTuple):
-    """The scores of copies.
-
-    Attributes:
-      losses: float64 [C], the sum of each copy's losses (nats).
-      counts: int64 [C], the number of tokens in that sum.
-    """
-
-    losses: np.ndarray
-    counts: np.ndarray
+        ``losses`` are the network's, [B, P] float32.
+        """
+        kept = np.where(self.is_scored, losses, 0.0).astype(np.float64)
+        return kept.sum(axis=1), self.is_scored.sum(axis=1, dtype=np.int64)
 
 
 class Work:
     """All computations for one checkpoint.
 
     Attributes:
-      copies: the copies, by metric.
-      batches: the batches of all metrics; within a metric, longest sequences first.
+      sequence: int64 [C], the sequence of each copy, by its index.
+      variant: int64 [C], the masked position or, if words are masked, the first of its pieces; or
+        the index of the draw.
+      copies: the range of each metric's copies.
+      batches: the batches of all copies in order; within a metric, longest sequences first.
+      parts: consecutive batches of about ``PART_TOKENS`` tokens each.
     """
 
     def __init__(
@@ -118,93 +94,104 @@ class Work:
             word together for the pseudo-perplexity; None masks one token at a time.
         """
         self._sequences, self._begins_word = sequences, begins_word
-        self._masking, self._num_draws, self._seed = masking, num_draws, seed
+        self._masking, self._seed = masking, seed
         lengths = np.array([len(sequence.ids) for sequence in sequences])
         order = np.argsort(-lengths, kind="stable")
-        makers = {PSEUDO: self._each_position, MASKED: self._each_draw}
-        self.copies = {metric: makers[metric](order) for metric in metrics}
+        positions = [self._masked_positions(sequences[number]) for number in order]
+        draws = [np.arange(num_draws)] * len(order)
+        self.copies: dict[str, range] = {}
+        numbers, variants, start = [], [], 0
+        for metric in metrics:
+            # A sequence's copies are adjacent, so that copies of equal length stay together.
+            of_sequences = positions if metric == PSEUDO else draws
+            numbers.append(np.repeat(order, list(map(len, of_sequences))))
+            variants.append(np.concatenate(of_sequences))
+            self.copies[metric] = range(start, start + len(numbers[-1]))
+            start += len(numbers[-1])
+        self.sequence, self.variant = np.concatenate(numbers), np.concatenate(variants)
         self.batches = [
-            Batch(metric, start, stop, length)
+            batch
             for metric, copies in self.copies.items()
-            for start, stop, length in _cut(lengths[copies.sequence], batch_tokens)
+            for batch in _batches(metric, copies, lengths[self.sequence], batch_tokens)
         ]
+        ends = itertools.accumulate(batch.tokens for batch in self.batches)
+        part_of = {b: (end - b.tokens) // PART_TOKENS for b, end in zip(self.batches, ends)}
+        self.parts = [list(part) for _, part in itertools.groupby(self.batches, part_of.get)]
 
     def inputs(self, batch: Batch) -> BatchInputs:
         """The input arrays of a batch."""
-        copies = self.copies[batch.metric]
-        numbers = copies.sequence[batch.start : batch.stop]
-        variants = copies.variant[batch.start : batch.stop]
+        numbers = self.sequence[batch.start : batch.stop]
+        variants = self.variant[batch.start : batch.stop]
         chosen = [self._sequences[number] for number in numbers]
-        ids = np.stack([sequence.ids for sequence in chosen])
-        segment_ids = np.stack([sequence.segment_ids for sequence in chosen])
-        may_score = np.stack([sequence.is_scored for sequence in chosen])
+        ids, segment_ids, may_score = (np.stack(rows) for rows in list(zip(*chosen))[1:])
         if batch.metric == PSEUDO:
-            is_masked = np.arange(batch.length) == variants[:, np.newaxis]
-            if self._begins_word is not None:
-                words = [self._first_pieces(sequence, self._begins_word) for sequence in chosen]
-                is_masked = np.stack(words) == variants[:, np.newaxis]
-            # The masked positions first; copies with fewer are filled up with others.
-            most = is_masked.sum(axis=1).max()
-            positions = np.argsort(~is_masked, axis=1, kind="stable")[:, :most]
-            labels = np.take_along_axis(ids, positions, axis=1)
-            is_scored = np.take_along_axis(is_masked & may_score, positions, axis=1)
-            ids[is_masked] = self._masking.special_ids["mask"]
-            return BatchInputs(ids, segment_ids, positions, labels, is_scored)
+            is_masked = np.stack(list(map(self._word_of, chosen))) == variants[:, np.newaxis]
+            masked = self._hidden(ids, is_masked)
+            may_score &= is_masked
+        else:
+            masked = self._drawn(ids, example_keys(self._seed, variants, numbers))
+        features = {
+            "input_ids": masked.input_ids,
+            "segment_ids": segment_ids,
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.label_ids,
+        }
+        is_scored = np.take_along_axis(may_score, masked.positions, axis=1) & (masked.weights > 0)
+        return BatchInputs(features, is_scored)
+
+    def _hidden(self, ids: np.ndarray, is_masked: np.ndarray) -> MaskedBatch:
+        """Sequences with [MASK] at some positions, bool [B, S]."""
+        # The masked positions first; copies with fewer are filled up with others.
+        most = is_masked.sum(axis=1).max()
+        positions = np.argsort(~is_masked, axis=1, kind="stable")[:, :most]
+        labels = np.take_along_axis(ids, positions, axis=1)
+        hidden = np.where(is_masked, self._masking.special_ids["mask"], ids)
+        return MaskedBatch(hidden, positions, labels, np.ones(positions.shape, np.float32))
+
+    def _drawn(self, ids: np.ndarray, keys: np.ndarray) -> MaskedBatch:
+        """Sequences with masks as in pre-training, but with none for [CLS] and [SEP]."""
         unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
         tokens = np.isin(ids, unmaskable, invert=True).sum(axis=1)
         most = int(np.round(tokens.max() * self._masking.options.masked_lm_prob))
-        masked = mask_batch(
+        return mask_batch(
             ids,
-            np.full(len(ids), batch.length),
-            keys=example_keys(self._seed, variants, numbers),
+            np.full(len(ids), ids.shape[1]),
+            keys=keys,
             settings=self._masking.with_options(max_predictions_per_seq=max(1, most)),
             counted=tokens,
         )
-        is_scored = np.take_along_axis(may_score, masked.positions, axis=1) & (masked.weights > 0)
-        return BatchInputs(
-            masked.input_ids, segment_ids, masked.positions, masked.label_ids, is_scored
-        )
 
-    def text_of(self, metric: str, copy: int) -> int:
+    def text_of(self, copy: int) -> int:
         """The index of the text of a copy."""
-        return self._sequences[self.copies[metric].sequence[copy]].text
+        return self._sequences[self.sequence[copy]].text
 
-    def _each_position(self, order: np.ndarray) -> Copies:
-        places = [np.flatnonzero(self._sequences[number].is_scored) for number in order]
-        if self._begins_word is not None:
-            for place, number in enumerate(order):
-                words = self._first_pieces(self._sequences[number], self._begins_word)
-                places[place] = np.unique(words[places[place]])
-        return Copies(np.repeat(order, list(map(len, places))), np.concatenate(places))
+    def _masked_positions(self, sequence: TokenSequence) -> np.ndarray:
+        """The ``variant`` of each copy for the pseudo-perplexity."""
+        return np.unique(self._word_of(sequence)[sequence.is_scored])
 
-    def _first_pieces(self, sequence: TokenSequence, begins_word: np.ndarray) -> np.ndarray:
-        """The position of the first piece of each position's word: int64 [S].
+    def _word_of(self, sequence: TokenSequence) -> np.ndarray:
+        """What each position is masked with, by the first position of that: int64 [S].
 
-        A sequence that begins inside a word begins with a word of its own.
+        That is the position itself or, if words are masked, its word. A sequence that begins inside
+        a word begins with a word of its own.
         """
+        positions = np.arange(len(sequence.ids))
+        if self._begins_word is None:
+            return positions
         is_border = np.isin(sequence.ids, [self._masking.special_ids[n] for n in ("cls", "sep")])
-        begins = begins_word[sequence.ids] | is_border | np.roll(is_border, 1)
-        return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-
-    def _each_draw(self, order: np.ndarray) -> Copies:
-        draws = self._num_draws
-        # A sequence's draws are adjacent, so that copies of equal length stay together.
-        return Copies(np.repeat(order, draws), np.tile(np.arange(draws), len(order)))
+        begins = self._begins_word[sequence.ids] | is_border | np.roll(is_border, 1)
+        return np.maximum.accumulate(np.where(begins, positions, 0))
 
 
-def sum_losses(losses: np.ndarray, inputs: BatchInputs) -> CopyScores:
-    """The scores of a batch's copies, from the losses at their positions, [B, P] float32."""
-    kept = np.where(inputs.is_scored, losses, 0.0).astype(np.float64)
-    return CopyScores(kept.sum(axis=1), inputs.is_scored.sum(axis=1, dtype=np.int64))
-
-
-def _cut(lengths: np.ndarray, batch_tokens: int) -> list[tuple[int, int, int]]:
-    """(start, stop, length) of batches, made of adjacent copies with equal lengths, [C]."""
-    borders = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
-    found = []
-    for first, last in zip(borders, borders[1:]):
-        length = int(lengths[first])
+def _batches(metric: str, copies: range, lengths: np.ndarray, batch_tokens: int) -> list[Batch]:
+    """The batches of a metric's adjacent copies of equal lengths; ``lengths`` are all copies'."""
+    borders = (np.flatnonzero(np.diff(lengths[copies.start : copies.stop])) + 1).tolist()
+    made = []
+    for first, last in zip([0, *borders], [*borders, len(copies)]):
+        length = int(lengths[copies[first]])
         size = max(1, batch_tokens // length)
-        starts = range(first, last, size)
-        found += [(start, min(start + size, last), length) for start in starts]
-    return found
+        made += [
+            Batch(metric, copies[start], copies.start + min(start + size, last), length)
+            for start in range(first, last, size)
+        ]
+    return made

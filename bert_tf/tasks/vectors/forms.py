@@ -1,7 +1,8 @@
 """The forms of the output: google-research/bert's JSON lines, and arrays.
 
-A form encodes parts independently; their bytes, in order, follow a header. An array of tokens has a
-second file that says which token of which text each row belongs to.
+A form makes the vectors of consecutive texts into arrays by name. Those of all parts follow each
+other in a file; an array of tokens has a second one that says which token of which text each of its
+rows belongs to.
 
 In JSON, numbers are rounded to six digits. Python formats a number in half a microsecond, so these
 lines would take longer to write than to compute. Here the digits come from tables.
@@ -9,23 +10,23 @@ lines would take longer to write than to compute. Here the digits come from tabl
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Union
 
 import numpy as np
 
-from bert_tf.tasks.vectors.chosen import ChosenVectors
-from bert_tf.tasks.vectors.settings import FeatureSettings
+from bert_tf.durable.resumable import ArrayParts
 from bert_tf.tasks.vectors.texts import TokenSequence
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import atomic_open
 
-# A row of the second file of an array of tokens.
+# The arrays: bytes of lines, or vectors and the tokens that these belong to.
+LINES, VECTORS, TOKENS_OF_ROWS = "lines", "vectors", "tokens"
 TOKEN_ROW = np.dtype([("text", "<i8"), ("id", "<i4")])
 
 _DIGITS = 6
@@ -36,115 +37,74 @@ _INTEGERS = 1000  # larger numbers are formatted one by one
 _NUMBER = np.dtype([("sign", "S1"), ("integer", "S3"), ("fraction", "S8"), ("separator", "S2")])
 
 
-class Encoded(NamedTuple):
-    """A part of the output.
+def as_arrays(
+    first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray], *, dtype: str
+) -> dict[str, np.ndarray]:
+    """The vectors of consecutive texts as rows, of which one is a text's or a token's.
 
-    Attributes:
-      content: uint8, its bytes in the output file.
-      tokens: uint8, its bytes in the file of tokens; empty if there is none.
-      rows: rows of an array in it.
+    Args:
+      first: the number of the first text.
+      sequences: the sequences of the texts.
+      vectors: float32 [layers, D] each, or [tokens, layers, D] if tokens are not pooled.
+      dtype: the type of the result.
+
+    Returns: ``VECTORS``, [rows, D], or [rows, layers, D] for several layers; and
+    ``TOKENS_OF_ROWS`` if tokens are not pooled. Raises UserError for numbers that the type cannot
+    represent.
+    """
+    is_pooled = vectors[0].ndim == 2
+    values = np.stack(vectors) if is_pooled else np.concatenate(vectors)
+    with np.errstate(over="ignore"):
+        converted = values.astype(np.dtype(dtype).newbyteorder("<"))
+    if not np.isfinite(converted).all():
+        raise UserError(
+            f"--output_dtype={dtype} cannot hold a component of {np.abs(values).max():.3g}; give "
+            "--output_dtype=float32 or --normalize."
+        )
+    rows = converted[:, 0] if converted.shape[1] == 1 else converted
+    if is_pooled:
+        return {VECTORS: rows}
+    tokens = np.empty(len(rows), TOKEN_ROW)
+    counts = [len(sequence.ids) for sequence in sequences]
+    tokens["text"] = np.repeat(np.arange(first, first + len(counts)), counts)
+    tokens["id"] = np.concatenate([sequence.ids for sequence in sequences])
+    return {VECTORS: rows, TOKENS_OF_ROWS: tokens}
+
+
+def as_lines(
+    first: int,
+    sequences: Sequence[TokenSequence],
+    vectors: Sequence[np.ndarray],
+    *,
+    layers: Sequence[int],
+    tokenizer: Tokenizer,
+) -> dict[str, np.ndarray]:
+    """The vectors of consecutive texts as google-research/bert's ``extract_features.py`` has them.
+
+    If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens. The
+    arguments are as for :func:`as_arrays`; ``layers`` are as the user numbered them.
+
+    Returns: ``LINES``, uint8, one line per text.
     """
 
-    content: np.ndarray
-    tokens: np.ndarray
-    rows: int
+    def next_layers(rows: Iterator[bytes]) -> bytes:
+        numbered = (b'{"index": %d, "values": [%s]}' % (layer, next(rows)) for layer in layers)
+        return b"[%s]" % b", ".join(numbered)
 
-
-@dataclasses.dataclass(frozen=True)
-class JsonLines:
-    """google-research/bert's lines of ``extract_features.py``, one per text.
-
-    If tokens are pooled, a line has ``layers`` instead of ``features``, which lists tokens.
-
-    Attributes:
-      layers: as the user numbered them.
-      tokens_file: the second file, for an array of tokens; otherwise None.
-    """
-
-    layers: Sequence[int]
-    tokenizer: Tokenizer
-
-    tokens_file: ClassVar[None] = None
-
-    def encode(
-        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
-    ) -> Encoded:
-        """Encodes the vectors of consecutive texts, of which ``first`` is the first one's number.
-
-        ``vectors`` are float32 [layers, D], or [tokens, layers, D] if tokens are not pooled. Raises
-        UserError for numbers that the form cannot represent.
-        """
-        lines = [
-            self._line(number, sequence, values)
-            for number, (sequence, values) in enumerate(zip(sequences, vectors), start=first)
-        ]
-        return Encoded(_bytes(b"".join(lines)), _bytes(b""), len(lines))
-
-    def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """What precedes the bytes of all parts, of ``rows`` rows, in both files."""
-        del rows
-        return b"", b""
-
-    def _line(self, number: int, sequence: TokenSequence, values: np.ndarray) -> bytes:
-        start = b'{"linex_index": %d, ' % number
+    lines = []
+    for number, (sequence, values) in enumerate(zip(sequences, vectors), start=first):
         rows = iter(rows_as_json(values.reshape(-1, values.shape[-1])))
         if values.ndim == 2:
-            return b'%s"layers": [%s]}\n' % (start, self._one(rows))
-        tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids.tolist())
-        features = [
-            b'{"token": %s, "layers": [%s]}' % (json.dumps(token).encode(), self._one(rows))
-            for token in tokens
-        ]
-        return b'%s"features": [%s]}\n' % (start, b", ".join(features))
-
-    def _one(self, rows: Iterator[bytes]) -> bytes:
-        """The layers of one token or text; takes as many of the rows."""
-        return b", ".join(
-            b'{"index": %d, "values": [%s]}' % (layer, next(rows)) for layer in self.layers
-        )
-
-
-class Array:
-    """A .npy file of all vectors, which can be mapped into memory.
-
-    Rows are texts or tokens: [rows, D], or [rows, layers, D] for several layers.
-    """
-
-    def __init__(self, path: Path, dtype: str, shape: tuple[int, ...], *, tokens: bool) -> None:
-        """``shape`` is that of a row; ``tokens`` are not pooled, so that a row is a token's."""
-        self.tokens_file = tokens_file_of(path) if tokens else None
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._shape = shape
-
-    def encode(
-        self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
-    ) -> Encoded:
-        """See :class:`JsonLines`."""
-        if self.tokens_file is None:
-            return self._encoded(np.stack(vectors), b"")
-        counts = [len(sequence.ids) for sequence in sequences]
-        tokens = np.empty(sum(counts), TOKEN_ROW)
-        tokens["text"] = np.repeat(np.arange(first, first + len(counts)), counts)
-        tokens["id"] = np.concatenate([sequence.ids for sequence in sequences])
-        return self._encoded(np.concatenate(vectors), tokens.tobytes())
-
-    def _encoded(self, values: np.ndarray, tokens: bytes) -> Encoded:
-        with np.errstate(over="ignore"):
-            converted = values.astype(self._dtype)
-        if not np.isfinite(converted).all():
-            raise UserError(
-                f"--output_dtype={self._dtype.name} cannot hold a component of "
-                f"{np.abs(values).max():.3g}; give --output_dtype=float32 or --normalize."
+            content = b'"layers": %s' % next_layers(rows)
+        else:
+            tokens = tokenizer.convert_ids_to_tokens(sequence.ids.tolist())
+            features = (
+                b'{"token": %s, "layers": %s}' % (json.dumps(token).encode(), next_layers(rows))
+                for token in tokens
             )
-        return Encoded(_bytes(converted.tobytes()), _bytes(tokens), len(values))
-
-    def headers(self, rows: int) -> tuple[bytes, bytes]:
-        """See :class:`JsonLines`."""
-        tokens = b"" if self.tokens_file is None else _header(TOKEN_ROW, (rows,))
-        return _header(self._dtype, (rows, *self._shape)), tokens
-
-
-Form = Union[JsonLines, Array]
+            content = b'"features": [%s]' % b", ".join(features)
+        lines.append(b'{"linex_index": %d, %s}\n' % (number, content))
+    return {LINES: np.frombuffer(b"".join(lines), np.uint8)}
 
 
 def tokens_file_of(path: Path) -> Path:
@@ -152,27 +112,30 @@ def tokens_file_of(path: Path) -> Path:
     return path.with_suffix(f".tokens{path.suffix}")
 
 
-def form_of(
-    settings: FeatureSettings, chosen: ChosenVectors, width: int, tokenizer: Tokenizer
-) -> Form:
-    """The form that the name of the output file asks for, of vectors of ``width`` components."""
-    layers = chosen.layers
-    if not settings.writes_array:
-        return JsonLines(layers, tokenizer)
-    shape = (width,) if len(layers) == 1 else (len(layers), width)
-    tokens = not chosen.is_pooled
-    return Array(settings.output_file, settings.output_type, shape, tokens=tokens)
+def join(parts: ArrayParts, paths: Mapping[str, Path], *, rows: int) -> None:
+    """Writes the arrays of each name to a file, one after the other.
+
+    It is a ``.npy`` file with so many rows, which can be mapped into memory, or ``LINES``.
+    """
+    with contextlib.ExitStack() as opened:
+        files = {
+            name: opened.enter_context(atomic_open(path, "wb", durable=True))
+            for name, path in paths.items()
+        }
+        for number, part in enumerate(parts.read_all()):
+            for name, file in files.items():
+                if number == 0 and name != LINES:
+                    file.write(_header(part[name], rows))
+                file.write(part[name].tobytes())
 
 
-def _bytes(content: bytes) -> np.ndarray:
-    return np.frombuffer(content, np.uint8)
-
-
-def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+def _header(array: np.ndarray, rows: int) -> bytes:
+    """What begins a ``.npy`` file with such rows as an array has."""
     buffer = io.BytesIO()
-    description = np.lib.format.dtype_to_descr(dtype)
+    description = np.lib.format.dtype_to_descr(array.dtype)
     np.lib.format.write_array_header_1_0(
-        buffer, {"descr": description, "fortran_order": False, "shape": shape}
+        buffer,
+        {"descr": description, "fortran_order": False, "shape": (rows, *array.shape[1:])},
     )
     return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""The settings of a computation of vectors."""
+"""The settings of a computation of vectors, and their flags."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from absl import flags
+
+from bert_tf.cli.flags import flag_group
+from bert_tf.cli.settings_flags import Definer, require
+from bert_tf.cli.training_flags import (
+    define_computing_flags,
+    define_ignored_flags,
+    warn_of_ignored,
+)
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
-from bert_tf.config.settings import RunSettings, RuntimeSettings
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.finetune.flags import define_model_flags
+from bert_tf.inference.settings import (
+    InferenceSettings,
+    define_inference_flags,
+    inference_settings,
+)
 from bert_tf.util.errors import UserError
+from bert_tf.util.files import check_output_file, require_file
 from bert_tf.util.options import Interval
 
 POOLINGS = TOKENS, MEAN, CLS, MAX, MEAN_SQRT_LEN, WEIGHTED_MEAN, LAST_TOKEN = (
@@ -18,6 +32,8 @@ POOLINGS = TOKENS, MEAN, CLS, MAX, MEAN_SQRT_LEN, WEIGHTED_MEAN, LAST_TOKEN = (
 OUTPUT_TYPES = FLOAT32, FLOAT16 = "float32", "float16"
 ARRAY_SUFFIX = ".npy"
 VECTORS = "vectors"  # the name of the predictions
+
+_ONE_HOT = "use_one_hot_embeddings"
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -66,26 +82,18 @@ class VectorSettings(Settings):
         names = self.pooling.split(",") if self.pooling is not None else []
         for name in names:
             if name not in POOLINGS:
-                known = ", ".join(POOLINGS)
-                yield f"--pooling={self.pooling}: {name} is not one of {known}."
+                choices = ", ".join(POOLINGS)
+                yield f"--pooling={self.pooling}: {name} is not one of {choices}."
         if TOKENS in names and len(names) > 1:
             yield f"--pooling={self.pooling}: {TOKENS} cannot be combined with others."
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureSettings(Settings):
-    """The settings of run_features.py.
+class FeatureSettings(InferenceSettings):
+    """The settings of run_features.py."""
 
-    ``bert_config_file`` (if not None) and ``tokenizer_files`` override those stored with the
-    weights.
-    """
-
-    bert_config_file: Path | None
-    tokenizer_files: TokenizerFiles
     input_file: Path
     output_file: Path
-    run: RunSettings
-    runtime: RuntimeSettings
     vectors: VectorSettings = group(VectorSettings)
     output_type: str = setting(
         FLOAT32, "Type of the numbers in a .npy file.", flag="output_dtype", choices=OUTPUT_TYPES
@@ -120,3 +128,47 @@ class FeatureSettings(Settings):
                 f"{self.given('output_type')} is for a {ARRAY_SUFFIX} file, but --output_file="
                 f"{self.output_file} will hold JSON lines; drop it or change the name."
             )
+
+
+def define_feature_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_features.py."""
+    define = Definer(values)
+    _define_file_flags(define)
+    _define_vector_flags(define)
+    define_model_flags(define)
+    define_computing_flags(define, precision="fp32")
+    define_ignored_flags(define)
+
+
+@flag_group("Texts and output")
+def _define_file_flags(define: Definer) -> None:
+    define.string("input_file", None, "UTF-8 texts, one per line; ' ||| ' separates a pair.")
+    define.per_host("input_file")
+    output = "File for the vectors: an array if its name ends in .npy, otherwise JSON lines."
+    define_inference_flags(
+        define,
+        model="The network",
+        without=["seed"],
+        output_dir={"flag": "output_file", "help_text": output},
+    )
+
+
+@flag_group("Vectors")
+def _define_vector_flags(define: Definer) -> None:
+    define.settings(VectorSettings)
+    define.settings(FeatureSettings)
+    define.ignored({_ONE_HOT: bool}, "embeddings are looked up")
+
+
+def feature_settings(values: flags.FlagValues) -> FeatureSettings:
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
+    require(values, "input_file", "output_file", "init_checkpoint")
+    warn_of_ignored(values, also=[_ONE_HOT])
+    output_file = check_output_file(values.output_file, flag="output_file")
+    return inference_settings(
+        FeatureSettings,
+        values,
+        of_run={"output_dir": output_file.with_name(f"{output_file.name}.partial")},
+        input_file=require_file(values.input_file, flag="input_file"),
+        output_file=output_file,
+    )

@@ -42,8 +42,10 @@ class VectorTask(PredictingTask):
     Features are ``input_ids``, ``input_mask`` and ``segment_ids`` [B, S] integers.
 
     Attributes:
-      layers: the chosen layers, counted from 0.
-      pooling, normalize, dense: as in :class:`bert_tf.tasks.vectors.chosen.ChosenVectors`.
+      layers: the chosen layers, counted from 0 or, below 0, from the last.
+      pooling: some of ``settings.POOLINGS``, whose vectors follow each other.
+      normalize: whether vectors are scaled to unit length.
+      dense: layers on pooled vectors.
       not_pooled: the number of first tokens that are not pooled, since they are a prompt's.
     """
 
@@ -57,6 +59,18 @@ class VectorTask(PredictingTask):
     heads: ClassVar[tuple[Head, ...]] = ()
     inputs: ClassVar = ("input_ids", "input_mask", "segment_ids")
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a text gets one vector, rather than each of its tokens."""
+        return self.pooling != (TOKENS,)
+
+    @property
+    def width(self) -> int:
+        """The number of components of a vector."""
+        if self.dense:
+            return self.dense[-1].kernel.shape[1]
+        return len(self.pooling) * self.config.hidden_size
+
     def specs(self) -> list[VariableSpec]:
         """The variables of BERT without its pooler."""
         return bert_specs(self.config, pooler=False)
@@ -68,26 +82,27 @@ class VectorTask(PredictingTask):
 
         W is D for each pooling, or what the last dense layer makes of them.
         """
-        below = dataclasses.replace(self.config, num_hidden_layers=max(self.layers) + 1)
-        if self.pooling == (CLS,) and len(set(self.layers)) == 1:
+        layers = [layer % self.config.num_hidden_layers for layer in self.layers]
+        below = dataclasses.replace(self.config, num_hidden_layers=max(layers) + 1)
+        if self.pooling == (CLS,) and len(set(layers)) == 1:
             first = tf.zeros_like(features["input_ids"][:, :1])
             cls = output_at_positions(variables, below, features, first, options)
-            found = tf.tile(cls, [1, len(self.layers), 1])
+            vectors = tf.tile(cls, [1, len(self.layers), 1])
         else:
             outputs = bert_output(variables, below, features, options).layer_outputs
-            pooled = [self._pooled(outputs[layer], features) for layer in self.layers]
-            found = tf.stack(pooled, axis=1)
+            pooled = [self._pooled(outputs[layer], features) for layer in layers]
+            vectors = tf.stack(pooled, axis=1)
         for layer in self.dense:
-            multiplied = tf.matmul(found, layer.kernel) + layer.bias
-            found = activate(multiplied, layer.activation, policy=PrecisionPolicy())
+            multiplied = tf.matmul(vectors, layer.kernel) + layer.bias
+            vectors = activate(multiplied, layer.activation, policy=PrecisionPolicy())
         if self.normalize:
-            found = tf.math.l2_normalize(found, axis=-1, epsilon=_LEAST_SQUARE)
-        return found
+            vectors = tf.math.l2_normalize(vectors, axis=-1, epsilon=_LEAST_SQUARE)
+        return vectors
 
     def _pooled(self, hidden: tf.Tensor, features: Features) -> tf.Tensor:
         """[B, S, D] -> [T, D] for tokens, else [B, D] for each pooling; padding counts nowhere."""
         is_token = tf.cast(features["input_mask"], tf.bool)
-        if self.pooling == (TOKENS,):
+        if not self.is_pooled:
             return tf.boolean_mask(hidden, is_token)
         places = tf.range(tf.shape(is_token)[1])
         is_token = tf.logical_and(is_token, places >= self.not_pooled)
@@ -106,8 +121,8 @@ def _pool(name: str, hidden: tf.Tensor, is_token: tf.Tensor) -> tf.Tensor:
     if name == CLS:
         return hidden[:, 0]
     if name == MAX:
-        known = tf.where_v2(is_token[:, :, tf.newaxis], hidden, -tf.float32.max)
-        return tf.reduce_max(known, axis=1)
+        tokens = tf.where_v2(is_token[:, :, tf.newaxis], hidden, -tf.float32.max)
+        return tf.reduce_max(tokens, axis=1)
     weights = tf.cast(is_token, tf.float32)
     if name == WEIGHTED_MEAN:
         weights *= tf.range(1.0, tf.cast(tf.shape(weights)[1], tf.float32) + 1.0)

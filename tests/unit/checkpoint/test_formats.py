@@ -328,16 +328,8 @@ WRONG = {
         name: (safetensors_header(header), "header of this safetensors file is damaged")
         for name, header in [
             ("nested shape", one_array(shape=[[3]])),
-            ("negative shape", one_array(shape=[-3, -1])),
-            ("fractional shape", one_array(shape=[3.5])),
-            ("logical shape", one_array(shape=[True, 3])),
-            ("huge shape", one_array(shape=[1 << 62, 4])),
-            ("endless shape", one_array(shape=[10**30])),
-            ("no shape", one_array(shape=None)),
-            ("places as text", one_array(data_offsets=["0", "12"])),
             ("another type", one_array(dtype="C64")),
             ("a deep header", '{"a":' * 9999),
-            ("a long number", '{"a":' + "9" * 5000 + "}"),
         ]
     },
     "a list": (safetensors_header("[" * 9), "is not a safetensors file"),

@@ -1,7 +1,6 @@
 """The card of a converted model: what its directory records, read by huggingface_hub."""
 
 import json
-import re
 
 import pytest
 from huggingface_hub import ModelCard
@@ -88,34 +87,25 @@ def test_a_card_states_what_the_directory_records(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("class_name", "task", "loader"),
+    ("class_name", "task"),
     [
-        ("BertForQuestionAnswering", "question-answering", "AutoModelForQuestionAnswering"),
-        ("BertForTokenClassification", "token-classification", "AutoModelForTokenClassification"),
-        ("DistilBertForMaskedLM", "fill-mask", "AutoModelForMaskedLM"),
-        ("BertForPreTraining", "fill-mask", "AutoModelForPreTraining"),
-        ("BertForNextSentencePrediction", None, "AutoModelForNextSentencePrediction"),
-        ("BertModel", "feature-extraction", "AutoModel"),
+        ("BertForQuestionAnswering", "question-answering"),
+        ("BertForTokenClassification", "token-classification"),
+        ("DistilBertForMaskedLM", "fill-mask"),
+        ("BertForPreTraining", "fill-mask"),
+        ("BertForNextSentencePrediction", None),
+        ("BertModel", "feature-extraction"),
     ],
 )
-def test_without_records_a_card_has_only_the_network(tmp_path, class_name, task, loader):
+def test_without_records_a_card_has_only_the_network(tmp_path, class_name, task):
     card = card_of(make(tmp_path / "run", class_name), tmp_path / "out")
     assert card.data.to_dict().get("pipeline_tag") == task
     assert card.data.base_model is None
-    assert f'model = {loader}.from_pretrained("out")' in card.text.splitlines()
-    assert [line for line in card.text.splitlines() if line.startswith("## ")] == [
-        *("## Network", "## Use")
-    ]
-
-
-def test_the_card_of_word_labels_says_how_words_are_joined(tmp_path, monkeypatch):
-    card = card_of(make(tmp_path / "run", "BertForTokenClassification"), tmp_path / "out")
-    [program] = re.findall(r"```python\n(.*?)```", card.content, flags=re.DOTALL)
-    assert 'aggregation_strategy="first"' in program
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    exec(program, names)
-    assert names["words"]._postprocess_params["aggregation_strategy"].value == "first"
+    lines = card.text.splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## Network"]
+    assert any("aggregation_strategy" in line for line in lines) == (
+        class_name == "BertForTokenClassification"
+    )
 
 
 HOSTILE = (

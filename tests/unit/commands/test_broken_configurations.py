@@ -18,12 +18,12 @@ from bert_tf.tasks.pretraining.run import run as run_pretraining
 from bert_tf.tasks.question_answering.run import run as run_squad
 from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
 from bert_tf.tasks.replaced_tokens.objective import define_electra_flags, electra_settings
-from bert_tf.tasks.scoring.flags import define_evaluation_flags, evaluation_settings
 from bert_tf.tasks.scoring.run import run as run_evaluation
+from bert_tf.tasks.scoring.settings import define_evaluation_flags, evaluation_settings
 from bert_tf.tasks.tagging.flags import define_tagging_flags, tagging_settings
 from bert_tf.tasks.tagging.run import run as run_ner
-from bert_tf.tasks.vectors.flags import define_feature_flags, feature_settings
 from bert_tf.tasks.vectors.run import run as run_features
+from bert_tf.tasks.vectors.settings import define_feature_flags, feature_settings
 from bert_tf.util.errors import UserError
 
 TRAIN = ["--do_train", "--output_dir=out", "--train_file=broken"]

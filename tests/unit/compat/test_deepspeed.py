@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 
 from bert_tf.cli.training_flags import runtime_settings
-from bert_tf.compat.deepspeed import Settings, convert, read_command
+from bert_tf.compat.deepspeed import Conversion, convert, read_command
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_optimization
 from bert_tf.util.errors import UserError
 from tests.helpers.jobs import resolve_on
@@ -73,7 +73,7 @@ SECOND = """--max_seq_length 512 --output_dir /x/out --print_steps 100 --deepspe
 
 
 def converted(command, config=None, model=None):
-    settings = Settings()
+    settings = Conversion()
     settings.add(config or deepspeed())
     settings.add(model or bing_bert())
     options = read_command(command.split())

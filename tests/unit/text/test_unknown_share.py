@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from bert_tf.text.tokenizer_files import load_tokenizer
-from bert_tf.text.unknown_share import CountingTokenizer, UnknownTokens
+from bert_tf.text.unknown_share import CountingTokenizer, HintingTokenizer, UnknownTokens
 from bert_tf.text.vocabulary import write_vocab_file
 from bert_tf.util.errors import UserError
 
@@ -97,3 +97,25 @@ def test_of_very_many_only_some_are_looked_at(tokenizer):
     assert found.unknown == 2000
     assert sum(found.pieces.values()) == 256
     assert "most often (among 256 that were looked at) '石' (128)" in found.remark
+
+
+@pytest.fixture
+def hinting(tokenizer):
+    return HintingTokenizer(tokenizer, "model")
+
+
+def test_a_hint_is_said_once(hinting, capsys):
+    hinting.encode("영화가")
+    hinting.encode_with_offsets("영화가 a film of the river")
+    assert not capsys.readouterr().err
+    for _ in range(100):
+        hinting.encode("영화가 a film of the river")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: model: of its texts, 1")
+    assert "'영화가' (" in line
+
+
+def test_a_rare_unknown_word_is_no_hint(hinting, capsys):
+    for number in range(2000):
+        hinting.encode("a film of the river " + ("石" if number % 50 == 0 else "film"))
+    assert not capsys.readouterr().err

@@ -241,23 +241,3 @@ def test_more_threads_than_time_for_them_are_not_started(monkeypatch, quota, cor
     monkeypatch.setattr(subject, "allowed_cores", lambda: 8)
     monkeypatch.setattr(subject, "cpu_quota", lambda: quota)
     assert subject.available_cores() == cores
-
-
-def test_a_real_control_group():
-    group = Path(f"/sys/fs/cgroup/cpu/bert_tf_test_{os.getpid()}")
-    try:
-        group.mkdir()
-        (group / V1_FILES[0]).write_text("150000")
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    code = (
-        f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "
-        "from bert_tf.util.environment import cpu_quota; print(cpu_quota())"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-        )
-    finally:
-        group.rmdir()
-    assert done.stdout == "1.5\n", done.stderr

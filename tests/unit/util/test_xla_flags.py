@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.model.compilation import stop_using_kept_code
-from bert_tf.util import xla_flags as subject
+from bert_tf.util import environment as subject
 from tests.helpers.programs import ROOT, environment
 
 INSTALLED = subject.Platform(tensorflow="2.21.0", gpus=("NVIDIA H200",), prefix="/venv")

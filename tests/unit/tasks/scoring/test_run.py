@@ -1,6 +1,5 @@
 """Perplexities against an implementation with one position at a time, in transformers."""
 
-import collections
 import json
 import math
 import shutil
@@ -14,7 +13,6 @@ from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.tasks.scoring import run as scoring
 from bert_tf.tasks.scoring.settings import ScoringSettings
-from bert_tf.tasks.scoring.work import sum_losses
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.native_ops import requires_native_ops
@@ -61,7 +59,6 @@ def settings_of(directory, output_dir, **changes):
         tokenizer_files=TokenizerFiles(),
         all_checkpoints=False,
         input_files=(directory / "texts.txt",),
-        has_records=False,
         max_seq_length=MAX_LENGTH,
         num_draws=3,
         masks=MaskingOptions(masked_lm_prob=0.3, max_predictions_per_seq=8),
@@ -176,23 +173,10 @@ def test_whole_words_against_one_word_at_a_time(model, directory, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def calls():
-    """How many batches were scored, by the run of ``whole`` first."""
-    return collections.Counter()
-
-
-@pytest.fixture(scope="module")
-def whole(directory, calls, tmp_path_factory):
+def whole(directory, tmp_path_factory):
     """The directory of a run, and its results."""
     path = tmp_path_factory.mktemp("whole")
-
-    def counted(*arguments):
-        calls["whole"] += 1
-        return sum_losses(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "sum_losses", counted)
-        return path, scoring.run(settings_of(directory, path))
+    return path, scoring.run(settings_of(directory, path))
 
 
 @pytest.mark.parametrize("batch_tokens", [pytest.param(1, marks=pytest.mark.slow), 1000])
@@ -203,36 +187,6 @@ def test_batches_change_nothing(directory, whole, tmp_path, batch_tokens):
         assert one[metric]["nats_per_token"] == pytest.approx(
             other[metric]["nats_per_token"], rel=1e-6
         )
-
-
-class KilledError(Exception):
-    pass
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_run_that_was_killed_continues_to_the_same_bytes(
-    directory, whole, calls, tmp_path, monkeypatch, capsys, number
-):
-    """Killed after so many batches; it keeps the parts that it finished."""
-    computed = []
-
-    def killed(*arguments):
-        if len(computed) == number:
-            raise KilledError
-        computed.append(sum_losses(*arguments))
-        return computed[-1]
-
-    monkeypatch.setattr(scoring, "PART_TOKENS", 8)
-    monkeypatch.setattr(scoring, "sum_losses", killed)
-    with pytest.raises(KilledError):
-        scoring.run(settings_of(directory, tmp_path))
-    computed, most, number = [], number, None
-    scoring.run(settings_of(directory, tmp_path))
-    assert calls["whole"] - most <= len(computed) < calls["whole"]
-    assert "resumes; " in capsys.readouterr().out
-    for name in ("perplexity.json", "perplexity.tsv"):
-        assert (tmp_path / name).read_bytes() == (whole[0] / name).read_bytes()
 
 
 def test_a_finished_run_computes_nothing(directory, whole, monkeypatch, capsys):

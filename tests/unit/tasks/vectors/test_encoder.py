@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_tf.inference.arithmetic import prediction_options
-from bert_tf.model.precision import policy_for
+from bert_tf.inference.settings import chosen_options
 from bert_tf.model_directory.complete import find_model
 from bert_tf.tasks.vectors.encoder import TextEncoder
 from bert_tf.tasks.vectors.settings import VectorSettings
@@ -63,7 +62,7 @@ POOLINGS = {
 
 
 def encoder_of(model, *, native_ops=False, batch_size=3, **settings):
-    options = prediction_options(policy_for("fp32"), native_ops)
+    options, _ = chosen_options(model.config, native_ops=native_ops)
     return TextEncoder(model, VectorSettings(**settings), batch_size=batch_size, options=options)
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.tasks.vectors.forms import Array, JsonLines, rows_as_json
+from bert_tf.tasks.vectors.forms import as_arrays, rows_as_json
 from bert_tf.tasks.vectors.texts import TokenSequence
 from bert_tf.util.errors import UserError
 
@@ -36,12 +36,8 @@ def test_no_rows():
     assert rows_as_json(np.zeros((0, 5), np.float32)) == []
 
 
-def test_numbers_beyond_half_precision(tmp_path):
-    form = Array(tmp_path / "v.npy", "float16", (4,), tokens=False)
+def test_numbers_beyond_half_precision():
     sequences = [TokenSequence(np.array([2, 5, 3], np.int32), 3, is_cut=False)]
+    vectors = [np.full((1, 4), 70000, np.float32)]
     with pytest.raises(UserError, match="--output_dtype=float16 cannot hold a component of 7e"):
-        form.encode(0, sequences, [np.full(4, 70000, np.float32)])
-
-
-def test_lines_need_no_header():
-    assert JsonLines((-1,), None).headers(5) == (b"", b"")
+        as_arrays(0, sequences, vectors, dtype="float16")

@@ -1,4 +1,4 @@
-"""Reads ``pytorch_model.bin`` and ``.pt`` with PyTorch, which runs no code in them."""
+"""Reads PyTorch's weights: ``.safetensors``; ``.bin`` and ``.pt``, in which no code is run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,74 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoint.arrays import ArrayFile, Entry, refuse_lfs_pointer, truncated
 from bert_tf.util.errors import UserError, first_line, short_repr
+
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_LENGTH_BYTES = 8
+# The format's own limit; larger lengths are invalid.
+_MOST_HEADER_BYTES = 100_000_000
+# What the library says of a file that ends before its header or its last value.
+_ENDS_EARLY = ("invalid header length", "incomplete metadata")
+
+
+class SafetensorsFile(ArrayFile):
+    """One file; see ``ArrayFile``."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header; raises UserError if the file is damaged or truncated."""
+        refuse_lfs_pointer(path)
+        self.path = str(path)
+        with open(path, "rb") as file:
+            length, start = file.read(_LENGTH_BYTES), file.read(1)
+        if len(length) < _LENGTH_BYTES:
+            raise truncated(path)
+        if int.from_bytes(length, "little") > _MOST_HEADER_BYTES or start != b"{":
+            raise UserError(f"weights {path}: this is not a safetensors file; give another.")
+        try:
+            with safe_open(path, "np") as opened:
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+                self.entries = {
+                    name: Entry(tuple(found.get_shape()), _DTYPES[found.get_dtype()])
+                    for name, found in slices.items()
+                }
+        except (SafetensorError, KeyError) as error:
+            if any(said in str(error) for said in _ENDS_EARLY):
+                raise truncated(path) from error
+            raise UserError(
+                f"weights {path}: the header of this safetensors file is damaged "
+                f"({first_line(error)}); copy or download it again."
+            ) from error
+
+    def read(self, name: str) -> np.ndarray:
+        """See the base class."""
+        is_known = self.entries[name].dtype != "bfloat16"  # to NumPy
+        if not is_known:
+            import ml_dtypes  # noqa: F401 (NumPy has the type from there)
+        with safe_open(self.path, "np") as opened:
+            values = opened.get_tensor(name)
+        return values if is_known else values.astype(np.float32)
+
 
 _ZIP_START = b"PK\x03\x04"
 # Files could run code in earlier versions in spite of weights_only (CVE-2025-32434).
 _FIRST_SAFE_VERSION = (2, 6)
 _FOREIGN = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _REASON = re.compile(r"WeightsUnpickler error:\s*(.*)")
-_ENDS_EARLY = re.compile("EOF|truncated|Ran out of input")
+_PICKLE_ENDS_EARLY = re.compile("EOF|truncated|Ran out of input")
 
 # Keys under which training programs store the weights among other things; NVIDIA's is "model".
 _WEIGHTS_KEYS = ("model", "state_dict")
@@ -102,7 +160,7 @@ def _explained(error: Exception, path: Path) -> UserError:
             f"weights {path}: the file refers to {short_repr(foreign[1])}, which a plain state "
             "dict never does; save only model.state_dict(), or save it as safetensors."
         )
-    if isinstance(error, EOFError) or _ENDS_EARLY.search(text):
+    if isinstance(error, EOFError) or _PICKLE_ENDS_EARLY.search(text):
         return truncated(path)
     reason = _REASON.search(text)
     what = short_repr(reason[1]) if reason else first_line(error)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_tf.checkpoint.pytorch_file import PytorchFile
+from bert_tf.checkpoint.pytorch_files import PytorchFile
 from bert_tf.util.errors import UserError
 
 

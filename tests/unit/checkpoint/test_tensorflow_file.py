@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.meta_graph import Stored, meta_graph
-from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.checkpoint.tensorflow_file import Stored, meta_graph, write_checkpoint
 
 pytestmark = pytest.mark.each_tensorflow
 

@@ -1,14 +1,11 @@
 """Prediction with native operations: TensorFlow's results, and exports without them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.inference import predictor
-from bert_tf.inference.arithmetic import chosen_options, prediction_options
+from bert_tf.inference.settings import chosen_options
 from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -101,23 +98,19 @@ def test_options_follow_from_this_machine(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=requires_native_ops)])
-def test_options_that_were_chosen_are_not_resolved_again(parts, monkeypatch, native):
-    monkeypatch.setattr(predictor, "prediction_options", None)
+def test_options_that_were_chosen_are_kept(parts, native):
     options = ForwardOptions(policy_for("bf16"), native_layers=native)
     assert predictor_of(parts, options=options).network.options == options
     portable = predictor_of(parts, options=options, portable=True)
     assert portable.network.options == options.with_native_layers(False)
 
 
-def test_native_operations_can_be_disabled():
-    assert not prediction_options(policy_for("bf16"), False).native_layers
-
-
 @requires_native_ops
-def test_types_without_native_operations():
-    policy = dataclasses.replace(policy_for("fp32"), softmax=tf.bfloat16)
-    assert prediction_options(policy_for("fp32"), None).native_layers
-    assert not prediction_options(policy, None).native_layers
+def test_types_without_native_operations(parts, monkeypatch):
+    monkeypatch.setattr(arithmetic, "_check_computed", lambda *_, **__: None)
+    changes = {"softmax": "bfloat16"}
+    assert chosen_options(parts.config)[0].native_layers
+    assert not chosen_options(parts.config, policy_changes=changes)[0].native_layers
 
 
 def test_required_operations_that_are_not_built(monkeypatch, parts):
@@ -125,6 +118,6 @@ def test_required_operations_that_are_not_built(monkeypatch, parts):
         raise library.MissingLibrary("they are not built")
 
     monkeypatch.setattr(arithmetic, "native_operations", fail)
-    assert not prediction_options(policy_for("fp32"), None).native_layers
+    assert not chosen_options(parts.config)[0].native_layers
     with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
         predictor_of(parts, native_ops=True)
