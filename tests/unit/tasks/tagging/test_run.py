@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.flags import (
