@@ -89,7 +89,7 @@ class SequenceTask(abc.ABC):
         raise NotImplementedError
 
     @property
-    def figure(self) -> str:
+    def metric(self) -> str:
         """The metric by which checkpoints are compared."""
         return self.metrics[0]
 

@@ -355,9 +355,9 @@ _DEEPSPEED = {
 
 
 def _read_deepspeed(path: Path) -> None:
-    settings = deepspeed.Settings()
-    settings.add(read_json_object(path, what="--config"))
-    deepspeed.convert(settings).text()
+    run = deepspeed.Conversion()
+    run.add(read_json_object(path, what="--config"))
+    deepspeed.convert(run).text()
 
 
 def _json(*values: object) -> Callable[[Path], list[bytes]]:

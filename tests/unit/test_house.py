@@ -18,15 +18,15 @@ from tests.helpers.programs import ROOT
 # Lines of each package; "" is bert_tf/__init__.py alone.
 MOST_LINES = {
     "": 7,
-    "checkpoint": 3_117,
-    "cli": 873,
+    "checkpoint": 3_118,
+    "cli": 867,
     "commands": 1_636,
     "compat": 1_492,
-    "config": 1_306,
+    "config": 1_301,
     "diagnose": 881,
     "doctor": 574,
     "durable": 1_260,
-    "finetune": 1_689,
+    "finetune": 1_911,
     "inference": 667,
     "input": 1_892,
     "model": 2_689,
@@ -35,9 +35,9 @@ MOST_LINES = {
     "ranks": 1_112,
     "records": 2_300,
     "serving": 1_200,
-    "tasks": 13_243,
+    "tasks": 12_977,
     "text": 2_683,
-    "train": 3_932,
+    "train": 3_916,
     "tuning": 546,
     "update": 2_791,
     "util": 2_338,
@@ -45,7 +45,7 @@ MOST_LINES = {
 }
 MOST_FILES = 286
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (175, 30_411)}
+MOST_REACHED = {"run_pretraining.py": (172, 29_618)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
+from bert_tf.finetune.tables import Table, open_table
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
-from bert_tf.tasks.classification.tables import Table, open_table
 from bert_tf.tasks.classification.texts import OF_RATINGS, Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 

@@ -70,7 +70,7 @@ class QuestionAnswering(SequenceTask):
     digests: ClassVar[Mapping[str, str]] = {PREDICT_DIGEST_KEY: "questions"}
     unit: ClassVar[str] = "windows"
     digits: ClassVar[int] = 2
-    figure: ClassVar[str] = "f1"
+    metric: ClassVar[str] = "f1"
 
     @classmethod
     def open(cls, settings: SquadSettings, run: Run) -> QuestionAnswering:

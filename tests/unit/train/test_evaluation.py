@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint import writing
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
@@ -296,7 +295,7 @@ def copy_checkpoint(checkpoint, directory):
 @pytest.mark.exhaustive
 def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path, monkeypatch):
     """Each kill is followed by a start that repeats the evaluation, or by one that does not."""
-    monkeypatch.setattr(writing, "write_without_optimizer", copy_checkpoint)
+    monkeypatch.setattr(evaluation, "write_without_optimizer", copy_checkpoint)
     good, better, bad = (save_checkpoint(tmp_path, step) for step in (1, 2, 3))
     for number in itertools.count():
         shutil.rmtree(tmp_path / "best", ignore_errors=True)

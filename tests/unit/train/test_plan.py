@@ -66,7 +66,6 @@ def test_updates_are_those_of_one_rank(scaled, joins):
         ),
         ({"length": "16:0,32:99"}, r"--length_ramp reaches 32 at update 99, but there are only 40"),
         ({"num_train_steps": None}, r"^give --num_train_steps or --num_train_epochs\.$"),
-        ({"num_warmup_steps": None}, r"^give --num_warmup_steps or --warmup_proportion\.$"),
     ],
 )
 def test_what_does_not_fit(changes, sentence):

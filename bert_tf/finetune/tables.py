@@ -160,17 +160,13 @@ def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:
 
 
 def _read_json(path: Path, flag: str, has_header: bool) -> tuple[list[str], Rows]:
-    """Objects, one per line or in an array that is the whole file; the first has all columns."""
+    """Objects, one per line or in an array that is the whole file; keys that one lacks are None."""
     del has_header
-    objects = _objects(_text_of(path, flag), path, flag)
-    first = next(objects, None)
-    if first is None:
+    objects = list(_objects(_text_of(path, flag), path, flag))
+    if not objects:
         raise UserError(f"--{flag}: {path} has no rows.")
-    columns = list(first[1])
-    return columns, (
-        (where, [row.get(name) for name in columns])
-        for where, row in itertools.chain([first], objects)
-    )
+    columns = list(dict.fromkeys(name for _, row in objects for name in row))
+    return columns, ((where, [row.get(name) for name in columns]) for where, row in objects)
 
 
 def _objects(text: str, path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:

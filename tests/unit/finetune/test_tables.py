@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from bert_tf.tasks.classification.tables import open_table
+from bert_tf.finetune.tables import open_table
 from bert_tf.util.errors import UserError
 
 
