@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_without_optimizer
-from bert_tf.model.sums import Sums, flatten, means, unflatten
+from bert_tf.model.losses import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.directory import MODEL_FILES
 from bert_tf.model_directory.record import read_record, write_record

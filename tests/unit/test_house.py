@@ -29,13 +29,13 @@ MOST_LINES = {
     "finetune": 1_911,
     "inference": 667,
     "input": 1_892,
-    "model": 2_689,
+    "model": 2_648,
     "model_directory": 932,
     "native": 227,
     "ranks": 1_112,
     "records": 2_300,
     "serving": 1_200,
-    "tasks": 12_977,
+    "tasks": 12_969,
     "text": 2_683,
     "train": 3_916,
     "tuning": 546,
@@ -43,9 +43,9 @@ MOST_LINES = {
     "util": 2_338,
     "watch": 547,
 }
-MOST_FILES = 286
+MOST_FILES = 282
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (172, 29_618)}
+MOST_REACHED = {"run_pretraining.py": (169, 29_662)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

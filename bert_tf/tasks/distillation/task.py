@@ -23,9 +23,8 @@ from bert_tf.model.blocks import native_operations
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
 from bert_tf.model.layers import rows_of_sequences
-from bert_tf.model.losses import ClassScores, Decisions
+from bert_tf.model.losses import ClassScores, Decisions, Sums, Terms
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, Task
 from bert_tf.model.variables import Variables, VariableSpec, frozen_specs
 from bert_tf.tasks.distillation.settings import DistillationSettings

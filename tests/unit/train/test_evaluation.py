@@ -19,8 +19,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.model.losses import Sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.ranks import SingleProcess

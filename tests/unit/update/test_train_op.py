@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.ramps import Ramp
 from bert_tf.model.config import BertConfig
+from bert_tf.model.losses import Sums, flatten
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import Sums, flatten
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec, frozen_specs
 from bert_tf.ranks.ranks import SingleProcess
