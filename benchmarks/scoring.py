@@ -41,7 +41,7 @@ from bert_tf.input.masking import MaskingSettings
 from bert_tf.tasks.scoring.sequences import TokenSequence, read_texts, sequences_of_texts
 from bert_tf.tasks.scoring.settings import PSEUDO, TextSettings
 from bert_tf.tasks.scoring.work import Work
-from bert_tf.text.tokenizer_files import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import require_file
 
 _MODULE = "benchmarks.scoring"
@@ -172,7 +172,7 @@ def measure() -> Iterator[Result]:
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     check_length("seq_length", values.seq_length, network)
-    tokenizer = load_tokenizer(vocab_file=require_file(values.vocab_file, flag="vocab_file"))
+    tokenizer = TokenizerFiles(require_file(values.vocab_file, flag="vocab_file")).load()
     texts = read_texts([Path(values.input_file)], TextSettings(), flag="input_file")
     made = sequences_of_texts(
         texts, tokenizer, TextSettings(), max_seq_length=values.seq_length, seed=0

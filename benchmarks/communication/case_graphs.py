@@ -19,7 +19,7 @@ from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.connect import connect
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning.arithmetic import Arithmetic, SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for

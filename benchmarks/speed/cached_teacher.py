@@ -19,7 +19,7 @@ from benchmarks.speed.steps import StepJob, time_steps
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import CLASSES, PROBABILITIES, DistillationTask, SoftTargets
 from bert_tf.tasks.pretraining.task import PretrainingTask

@@ -16,7 +16,7 @@ from benchmarks.speed.steps import DISTILLATION, RECIPE, SPANS, StepJob, time_st
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.config import INPUTS
 from bert_tf.model.task import Task, create_network
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import DistillationTask
 from bert_tf.tasks.pretraining.task import PretrainingTask

@@ -78,7 +78,7 @@ def measure() -> Iterator[Result]:
     from bert_tf.model.options import ForwardOptions
     from bert_tf.model.precision import policy_for
     from bert_tf.model.task import create_network
-    from bert_tf.ranks.single import SingleProcess
+    from bert_tf.ranks.ranks import SingleProcess
     from bert_tf.tasks.pretraining.task import PretrainingTask
     from bert_tf.tuning.arithmetic import SessionSettings, session_config
     from bert_tf.update.batch_plan import BatchPlan

@@ -15,7 +15,7 @@ from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches, Shu
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.task import create_network
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning.arithmetic import SessionSettings, choose, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for

@@ -175,7 +175,7 @@ def open_source(path: PathLike) -> Source:
     weights = find_pytorch_weights(path)
     files = ModelDirectory.of(path)
     if weights is not None:
-        found = _open_pytorch(weights)
+        opened = _open_pytorch(weights)
     elif path.is_file() and not (
         path.suffix in (".index", ".meta")
         or ".data-" in path.name
@@ -186,13 +186,13 @@ def open_source(path: PathLike) -> Source:
             ".safetensors, .bin or .pt file, or a directory with one of them."
         )
     else:
-        found = _open_tensorflow(path, files)
-    notes = (*files.notes, *found.notes, *_notes_on_types(found))
-    files = _with_classes_of_head(files, found)
-    return Source(found.path, found.origin, files, found.stored, notes)
+        opened = _open_tensorflow(path, files)
+    notes = (*files.notes, *opened.notes, *_notes_on_types(opened))
+    files = _with_classes_of_head(files, opened)
+    return Source(opened.path, opened.origin, files, opened.stored, notes)
 
 
-class _Found(NamedTuple):
+class _Opened(NamedTuple):
     """A checkpoint without the files next to it; see :class:`Source`."""
 
     path: str
@@ -201,20 +201,20 @@ class _Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _with_classes_of_head(files: ModelDirectory, found: _Found) -> ModelDirectory:
+def _with_classes_of_head(files: ModelDirectory, opened: _Opened) -> ModelDirectory:
     """The files, classes only if there is a head; UserError if they belong to another head."""
-    if names.CLASSES not in names.heads_of(found.stored):
+    if names.CLASSES not in names.heads_of(opened.stored):
         return dataclasses.replace(files, classes=None)
-    classes, bias = files.classes, found.stored.get(f"{names.CLASSES}output_bias")
+    classes, bias = files.classes, opened.stored.get(f"{names.CLASSES}output_bias")
     if classes is not None and bias is not None and bias.shape != (classes.num_outputs,):
         raise UserError(
-            f"{found.path}: {classes.num_outputs} classes are stored with it, but its head has "
+            f"{opened.path}: {classes.num_outputs} classes are stored with it, but its head has "
             f"{' x '.join(map(str, bias.shape))}; restore {MODEL_RECORD_NAME} or config.json there."
         )
     return files
 
 
-def _open_tensorflow(path: Path, files: ModelDirectory) -> _Found:
+def _open_tensorflow(path: Path, files: ModelDirectory) -> _Opened:
     # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint import tensorflow_file as tensorflow
     from bert_tf.checkpoint.directory import check_step
@@ -240,10 +240,10 @@ def _open_tensorflow(path: Path, files: ModelDirectory) -> _Found:
     for name in stored:
         # NVIDIA's float16 runs store the float32 master copy of a float16 weight under this name.
         stored[name] = stored.get(f"{name}/shadow", stored[name])
-    return _Found(file.path, origin, stored, notes)
+    return _Opened(file.path, origin, stored, notes)
 
 
-def _open_pytorch(path: Path) -> _Found:
+def _open_pytorch(path: Path) -> _Opened:
     located = _locate(path)
     prefix = prefix_of(located)
     naming = names.naming_of(name.removeprefix(prefix) for name in located)
@@ -271,7 +271,7 @@ def _open_pytorch(path: Path) -> _Found:
             "warning: pre_classifier is a layer of DistilBERT's text classification head, in place "
             "of which this network has BERT's pooler, so the head is left out",
         )
-    return _Found(str(path), origin, stored, (*_notes_on_prefix(prefix), *notes))
+    return _Opened(str(path), origin, stored, (*_notes_on_prefix(prefix), *notes))
 
 
 def prefix_of(stored: Iterable[str]) -> str:
@@ -281,8 +281,8 @@ def prefix_of(stored: Iterable[str]) -> str:
     there is none, or if the file holds several networks or one of another kind.
     """
     known = set(stored)
-    found = {match["prefix"] for match in map(_WORDS_STORED.fullmatch, known) if match}
-    prefix = found.pop() if len(found) == 1 else ""
+    prefixes = {match["prefix"] for match in map(_WORDS_STORED.fullmatch, known) if match}
+    prefix = prefixes.pop() if len(prefixes) == 1 else ""
     under = {name.removeprefix(prefix) for name in known if name.startswith(prefix)}
     others = {name for name in known if not name.startswith(prefix)}
     naming = names.naming_of(under)
@@ -397,17 +397,17 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
     return np.array_equal(values, others, equal_nan=True)
 
 
-def _notes_on_types(found: _Found) -> list[str]:
+def _notes_on_types(opened: _Opened) -> list[str]:
     """Notes on the dtypes of the weights; raises UserError for dtypes that hold no real numbers."""
     notes = []
     types: dict[str, int] = {}
-    for name, (file, stored, _) in found.stored.items():
+    for name, (file, stored, _) in opened.stored.items():
         dtype: Any = file.entries[stored].dtype
         if names.is_run_state(name):
             continue
         if dtype not in _FLOATS and names.BERT.by_google(name) is not None:
             raise UserError(
-                f"weights {found.path}: {stored} has type {dtype}, as in quantised models; give "
+                f"weights {opened.path}: {stored} has type {dtype}, as in quantised models; give "
                 "the original model instead."
             )
         types[dtype] = types.get(dtype, 0) + 1

@@ -29,9 +29,8 @@ from bert_tf.model_directory.classes import (
     WORD_LABELS,
 )
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
-from bert_tf.model_directory.record import write_record
-from bert_tf.model_directory.writing import record_of, write_tokenizer_config
-from bert_tf.text.names import TOKENIZER_JSON_NAME
+from bert_tf.model_directory.record import record_of, write_record, write_tokenizer_config
+from bert_tf.text.tokenizer import TOKENIZER_JSON_NAME
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.digest import DIGEST_KEY

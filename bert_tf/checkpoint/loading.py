@@ -21,7 +21,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
-from bert_tf.model_directory.same_model import other_function
+from bert_tf.model_directory.complete import other_function
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
 from bert_tf.util.temporary import TemporaryDirectory

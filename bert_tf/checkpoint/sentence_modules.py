@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_tf.checkpoint.formats import open_weights
 from bert_tf.model_directory.directory import HUGGINGFACE_CONFIG_NAME
-from bert_tf.text.names import TOKENIZER_CONFIG_NAME
+from bert_tf.text.tokenizer import TOKENIZER_CONFIG_NAME
 from bert_tf.util.digest import digest_of
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import PathLike, read_json, read_json_object, write_json

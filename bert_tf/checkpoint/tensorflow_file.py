@@ -202,6 +202,26 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             raise OSError(0, first_line(error)) from error
 
 
+def write_without_optimizer(checkpoint: str, directory: Path) -> None:
+    """Writes a TensorFlow checkpoint's weights and its run's progress counters, under its name.
+
+    ``directory`` exists; the file that names its newest checkpoint is written last. Raises
+    UserError if the disk is full or the checkpoint cannot be read.
+    """
+    from bert_tf.checkpoint.names import is_optimizer_state
+
+    source, name = TensorflowCheckpoint(checkpoint), Path(checkpoint).name
+    kept = [variable for variable in source.entries if not is_optimizer_state(variable)]
+    try:
+        write_checkpoint(str(directory / name), {key: source.read(key) for key in kept})
+    except OSError as error:
+        raise UserError(
+            f"cannot write {directory / name} ({error.strerror}); free space there, or choose "
+            "another directory."
+        ) from error
+    list_checkpoints(directory, [name])
+
+
 @contextlib.contextmanager
 def explained_reading(checkpoint: PathLike) -> Iterator[None]:
     """Converts a session's errors about damaged values to a UserError that names ``checkpoint``."""

@@ -11,7 +11,6 @@ import numpy as np
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.tensorflow_file import (
-    TensorflowCheckpoint,
     list_checkpoints,
     write_checkpoint,
 )
@@ -19,7 +18,7 @@ from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import discriminator_specs, masked_lm_specs, next_sentence_specs
 from bert_tf.model_directory.directory import CONFIG_NAME
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import write_json
 
@@ -80,24 +79,6 @@ def write_model(
     from bert_tf.checkpoint.huggingface import write_huggingface
 
     return [*write_huggingface(directory, weights, source), *_notes(target, source)]
-
-
-def write_without_optimizer(checkpoint: str, directory: Path) -> None:
-    """Writes a TensorFlow checkpoint's weights and its run's progress counters, under its name.
-
-    ``directory`` exists; the file that names its newest checkpoint is written last. Raises
-    UserError if the disk is full or the checkpoint cannot be read.
-    """
-    source, name = TensorflowCheckpoint(checkpoint), Path(checkpoint).name
-    kept = [variable for variable in source.entries if not names.is_optimizer_state(variable)]
-    try:
-        write_checkpoint(str(directory / name), {key: source.read(key) for key in kept})
-    except OSError as error:
-        raise UserError(
-            f"cannot write {directory / name} ({error.strerror}); free space there, or choose "
-            "another directory."
-        ) from error
-    list_checkpoints(directory, [name])
 
 
 def _write_tensorflow(directory: Path, target: str, arrays: Arrays, source: Source) -> None:

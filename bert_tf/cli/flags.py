@@ -193,8 +193,7 @@ def _parse(
         wrong = [item for item in read if item.flag is None and item.text]
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
-    _check_places(values)
-    _complete_paths(values)
+    _settle_paths(values)
     return read, words
 
 
@@ -386,30 +385,25 @@ def _explain_unknown(given: str, values: flags.FlagValues) -> str:
     return f"--{given} is not a flag of this command{meant} --help lists the flags."
 
 
-def _check_places(values: flags.FlagValues) -> None:
-    """Raises UserError if a path is a URL or an address of remote storage."""
-    for flag in project_flags(values):
-        given = flag.value if isinstance(flag.value, list) else [flag.value]
-        if flag.present and flag.name not in NO_PATHS:
-            for text in given:
-                for part in text.split(",") if isinstance(text, str) else ():
-                    _check_place(flag.name, part.strip())
-
-
-def _complete_paths(values: flags.FlagValues) -> None:
+def _settle_paths(values: flags.FlagValues) -> None:
     """Expands ~ at the start of paths, and ``recipes/NAME`` if only an installed one exists.
 
-    A shell does not expand ~ after an equals sign.
+    A shell does not expand ~ after an equals sign. Raises UserError if a path is a URL or an
+    address of remote storage.
     """
     for flag in project_flags(values):
-        if not flag.present or flag.name in NO_PATHS or not isinstance(flag.value, str):
+        if not flag.present or flag.name in NO_PATHS:
             continue
-        completed = ",".join(
-            _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), _with_recipe(part))
-            for part in flag.value.split(",")
-        )
-        if completed != flag.value:
-            flag.value = completed
+        given = flag.value if isinstance(flag.value, list) else [flag.value]
+        for part in ",".join(text for text in given if isinstance(text, str)).split(","):
+            _check_place(flag.name, part.strip())
+        if isinstance(flag.value, str):
+            completed = ",".join(
+                _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), _with_recipe(part))
+                for part in flag.value.split(",")
+            )
+            if completed != flag.value:
+                flag.value = completed
 
 
 def _with_recipe(path: str) -> str:

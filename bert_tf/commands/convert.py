@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.sentence_modules import read_sentence_modules
 from bert_tf.cli.flags import flag_group, run_command
+from bert_tf.model_directory.complete import other_model
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import other_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.directory_lock import hold_directory

@@ -24,7 +24,6 @@ from bert_tf.model.config import CONFIG_NAME
 from bert_tf.model_directory.complete import CompleteModel, find_model
 from bert_tf.model_directory.directory import require_checkpoint
 from bert_tf.text.basic import BasicTokenizer
-from bert_tf.text.names import VOCAB_NAME
 from bert_tf.text.new_words import (
     Extension,
     NewWord,
@@ -35,6 +34,7 @@ from bert_tf.text.new_words import (
     extend,
     own_words,
 )
+from bert_tf.text.tokenizer import VOCAB_NAME
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.vocabulary import read_vocab_file, write_vocab_file
 from bert_tf.text.wordpiece import WordPieceTokenizer

@@ -374,11 +374,6 @@ class OptimizationSettings(Settings):
         steps = self.steps
         check_lengths(self.schedule, steps.num_train_steps, steps.num_warmup_steps)
 
-    def with_steps(self, train: int, warmup: int) -> OptimizationSettings:
-        """The same settings with a known length."""
-        steps = dataclasses.replace(self.steps, num_train_steps=train, num_warmup_steps=warmup)
-        return dataclasses.replace(self, steps=steps)
-
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate; 1 if no expression matches its name."""
         return _first_match(self.rate_factors, variable_name, 1.0)

@@ -28,8 +28,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.losses import LEAST_WEIGHT
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import LEAST_WEIGHT
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import load_value
 from bert_tf.ranks.ranks import as_tables

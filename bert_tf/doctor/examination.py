@@ -11,8 +11,7 @@ from bert_tf.diagnose.disk import checkpoint_sizes, disk_warning
 from bert_tf.diagnose.memory import MemoryEstimate, free_memory
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.judgement import judge_records, judge_updates, open_records
-from bert_tf.ranks.ranks import Ranks
-from bert_tf.ranks.single import PlannedRanks
+from bert_tf.ranks.ranks import PlannedRanks, Ranks
 from bert_tf.train.execute import DryRun, dry_runs
 from bert_tf.train.job import Job
 from bert_tf.util.digest import digest_of_file

@@ -11,8 +11,7 @@ from absl import flags
 
 from bert_tf.doctor.findings import Findings
 from bert_tf.input.mixture import open_sources
-from bert_tf.records.info import RecordInfo
-from bert_tf.records.tokens import original_ids, text_positions, unusual_shares
+from bert_tf.records.info import RecordInfo, original_ids, text_positions, unusual_shares
 from bert_tf.tasks.pretraining.data import OpenRecords
 from bert_tf.text.unknown_share import MOST_USABLE
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file

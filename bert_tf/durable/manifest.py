@@ -213,21 +213,21 @@ def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
     )
 
 
-def write_manifest(directory: PathLike, manifest: Manifest, *, name: str = MANIFEST_NAME) -> Path:
-    """Writes ``directory/name`` atomically and returns its path."""
-    path = Path(directory) / name
+def write_manifest(directory: PathLike, manifest: Manifest) -> Path:
+    """Writes a directory's manifest atomically and returns its path."""
+    path = Path(directory) / MANIFEST_NAME
     write_sealed_json(path, manifest.to_dict())
     return path
 
 
-def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest:
-    """Reads ``directory/name``.
+def read_manifest(directory: PathLike) -> Manifest:
+    """Reads a directory's manifest.
 
     Raises:
       UserError: the manifest is missing, malformed, damaged or too new.
       UnsafeNameError: it lists an output outside its directory.
     """
-    path = Path(directory) / name
+    path = Path(directory) / MANIFEST_NAME
     content = read_json(path, what="data manifest")
     try:
         if content["version"] != FORMAT_VERSION:
@@ -305,20 +305,19 @@ def _require(kind: type, values: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is {short_repr(value)}")
 
 
-def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+def find_manifest(directory: PathLike) -> Manifest | None:
     """The manifest of a directory, or None if there is none; UserError if it is broken."""
-    if not (Path(directory) / name).exists():
-        return None
-    return read_manifest(directory, name=name)
+    exists = (Path(directory) / MANIFEST_NAME).exists()
+    return read_manifest(directory) if exists else None
 
 
-def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+def intact_manifest(directory: PathLike) -> Manifest | None:
     """Like :func:`find_manifest`, but returns None for a broken manifest.
 
     Raises UnsafeNameError, because the files listed in such a manifest must not be touched.
     """
     try:
-        return find_manifest(directory, name=name)
+        return find_manifest(directory)
     except UnsafeNameError:
         raise
     except UserError:

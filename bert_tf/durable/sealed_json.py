@@ -6,12 +6,10 @@ looks like any other number. Formats that other programs read are left as they a
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.util.console import warn
 from bert_tf.util.digest import digest_of_json
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, finite_or_null, read_json_object, write_json
@@ -30,18 +28,13 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, SEAL: digest_of_json(value)}
 
 
-def read_sealed_json(
-    path: PathLike, *, what: str, advice: str, required: bool = False
-) -> dict[str, Any]:
+def read_sealed_json(path: PathLike, *, what: str, advice: str) -> dict[str, Any]:
     """Reads an object written by :func:`write_sealed_json`.
-
-    Earlier versions wrote no digests: an object without one is returned with a warning.
 
     Args:
       path: the file.
       what: names its kind in messages.
       advice: what to do about a damaged file.
-      required: whether an object without a digest counts as damaged.
 
     Raises:
       UserError: the file is missing, is not a JSON object or does not match its digest.
@@ -50,12 +43,9 @@ def read_sealed_json(
         content = read_json_object(path, what=what)
     except UserError as error:
         raise UserError(f"{str(error).rstrip('.')}; {advice}.") from error
-    found = unsealed(content, path=path, what=what, advice=advice)
     if SEAL not in content:
-        if required:
-            raise UserError(f"{what}: {path} has no {SEAL}; {advice}.")
-        _warn_unsealed(path)
-    return found
+        raise UserError(f"{what}: {path} has no {SEAL}; {advice}.")
+    return unsealed(content, path=path, what=what, advice=advice)
 
 
 def unsealed(
@@ -73,8 +63,3 @@ def unsealed(
             f"{what}: {path} does not match its {SEAL}, so it was damaged or edited; {advice}."
         )
     return rest
-
-
-@functools.cache
-def _warn_unsealed(path: PathLike) -> None:
-    warn(f"{path} was written without a digest, by an earlier version; it is used unchecked")

@@ -249,7 +249,7 @@ def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
 
 
 def finished_call(
-    directory: PathLike, call: Manifest, *, name: str = MANIFEST_NAME, any_call: bool = False
+    directory: PathLike, call: Manifest, *, any_call: bool = False
 ) -> Manifest | None:
     """An earlier call of the same request, according to a directory's manifest; None without one.
 
@@ -260,12 +260,11 @@ def finished_call(
     Args:
       directory: its outputs must be in place.
       call: stage, parameters, inputs and vocabulary.
-      name: name of the manifest.
       any_call: whether it suffices that one of the calls that filled the directory matches.
 
     Raises UnsafeNameError.
     """
-    manifest = intact_manifest(directory, name=name)
+    manifest = intact_manifest(directory)
     if manifest is None:
         return None
 

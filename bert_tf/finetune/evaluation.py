@@ -60,7 +60,7 @@ class FileEvaluation:
           batch_size: sequences per batch and rank.
           few_lengths: as in :class:`~bert_tf.input.length_buckets.LengthBuckets`.
         """
-        self.figure = Figure(task.figure, higher_is_better=True)
+        self.figure = Figure(task.metric, higher_is_better=True)
         self.answers: Any = None
         self._task, self._kind, self._records = task, kind, records
         self._model, self._ranks = model, ranks

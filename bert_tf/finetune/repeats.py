@@ -74,7 +74,7 @@ class Repeats:
         if not self._trial:
             return
         self._mean_scores[name_of(self._trial)] = {name: summary[name]["mean"] for name in names}
-        total, metric = len(self._trials), task.figure
+        total, metric = len(self._trials), task.metric
         # The best first.
         ranked = sorted(self._mean_scores.items(), key=lambda row: -row[1][metric])
         remove_partial_files(directory.parent)

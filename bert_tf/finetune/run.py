@@ -14,7 +14,7 @@ from bert_tf.finetune.settings import TRAIN, FinetuningSettings
 from bert_tf.finetune.task import SequenceTask
 from bert_tf.model_directory.complete import CompleteModel, complete_model
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.records.sequences import SequenceRecords
+from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.train.checks import check_model_files
 from bert_tf.train.evaluation import Results
 from bert_tf.train.execute import execute, prepare
@@ -83,10 +83,12 @@ class Opened:
     Attributes:
       task: the task, with its files.
       model: the network.
+      stages: make the records of the files, by kind.
     """
 
     task: SequenceTask
     model: RunModel
+    stages: Mapping[str, SequenceStage]
 
     is_padded = True
 
@@ -99,7 +101,7 @@ class Opened:
     @property
     def max_records(self) -> int:
         """An upper bound on the number of training records; 1 without a training file."""
-        return self.task.most_records() if TRAIN in self.task.files else 1
+        return self.stages[TRAIN].max_records if TRAIN in self.stages else 1
 
     def make_data(self, run: Run, arithmetic: Arithmetic) -> JobData:
         """Makes the records of all files."""
@@ -109,8 +111,7 @@ class Opened:
             directory_of_new_records(run, settings.features_dir)
         )
         records = {}
-        for kind in task.files:
-            stage = task.stage(kind, model.tokenizer_files)
+        for kind, stage in self.stages.items():
             records[kind] = obtain_records(settings, run, directory, stage, kind=kind)
         train, order = records.get(TRAIN), None
         if train is not None:
@@ -186,6 +187,7 @@ def open_run(open_task: OpenTask, settings: FinetuningSettings, run: Run) -> Ope
     if teacher is not None:
         length = run.fit_length(length, teacher.config, whose="the teacher's")
     task = task.fitted(run, length)
+    stages = {kind: task.stage(kind, complete.tokenizer_files) for kind in task.files}
     network = task.network(complete.config)
     model = RunModel(
         network,
@@ -203,7 +205,7 @@ def open_run(open_task: OpenTask, settings: FinetuningSettings, run: Run) -> Ope
 
         taught = DistillationTask(network, task.network(teacher.config), settings.distillation)
         model = with_teacher(model, teacher, taught, run)
-    return Opened(task, model)
+    return Opened(task, model, stages)
 
 
 def _open_model(settings: FinetuningSettings, run: Run, teacher: Teacher | None) -> CompleteModel:

@@ -89,7 +89,7 @@ class SequenceTask(abc.ABC):
         raise NotImplementedError
 
     @property
-    def figure(self) -> str:
+    def metric(self) -> str:
         """The metric by which checkpoints are compared."""
         return self.metrics[0]
 
@@ -126,10 +126,6 @@ class SequenceTask(abc.ABC):
         del run
         settings = dataclasses.replace(self.settings, max_seq_length=max_seq_length)
         return dataclasses.replace(self, settings=settings)
-
-    @abc.abstractmethod
-    def most_records(self) -> int:
-        """An upper bound on the number of training records."""
 
     @abc.abstractmethod
     def network(self, config: BertConfig) -> DistilledTask:

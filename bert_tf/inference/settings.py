@@ -132,7 +132,7 @@ def chosen_options(
     and if native operations are required but missing.
     """
     # Imported here, because defining flags does not need TensorFlow.
-    from bert_tf.ranks.single import SingleProcess
+    from bert_tf.ranks.ranks import SingleProcess
     from bert_tf.tuning.arithmetic import choose
 
     arithmetic = choose(

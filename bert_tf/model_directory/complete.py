@@ -1,4 +1,8 @@
-"""A complete model: its architecture, vocabulary and casing are known."""
+"""A complete model: its architecture, vocabulary and casing are known, and are its weights' own.
+
+Shapes do not reveal the latter: networks with equal shapes may differ in heads or activation, and
+vocabularies of equal size in every entry. The files stored with the weights do.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from typing import Any
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.text.unknown_share import HintingTokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike
+
+# Settings that change what a network computes but not the shapes of its variables.
+_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +93,6 @@ def find_model(
         bert_config_file=bert_config_file,
         tokenizer_files=tokenizer_files or TokenizerFiles(),
     )
-    from bert_tf.model_directory.same_model import other_model
-
     beside_weights = directory
     if model_dir and init_checkpoint:
         beside_weights = ModelDirectory.of(init_checkpoint)
@@ -140,3 +145,73 @@ def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
             f"the vocabulary has {tokenizer.vocab_size} entries and the model "
             f"{config.vocab_size}; give the vocabulary that the model was trained with."
         )
+
+
+def other_model(
+    files: ModelDirectory, *, config: BertConfig | None, vocabulary: Vocabulary | None
+) -> tuple[str, list[str]]:
+    """Combines :func:`other_function` and :func:`other_vocabulary`; skips arguments of None."""
+    problem, notes = other_function(files, config) if config is not None else ("", [])
+    if not problem and vocabulary is not None:
+        problem, unknown = other_vocabulary(files, vocabulary)
+        notes += unknown
+    return problem, notes
+
+
+def other_vocabulary(files: ModelDirectory, used: Vocabulary | None) -> tuple[str, list[str]]:
+    """Compares the vocabulary to be used, None if unknown, with that of the weights.
+
+    Returns the problem, "" if there is none; and a message if there was nothing to compare.
+    """
+    record = files.record
+    named = vocabulary_named_in(record.path, record.vocabulary_digest) if record else None
+    known = [v for v in (files.tokenizer_files.vocabulary(), named) if v is not None]
+    if used is None or not known:
+        unknown = "the data" if used is None else "the model"
+        return "", [
+            f"the vocabulary was not compared: no file of {unknown} states which one was used"
+        ]
+    for vocabulary in known:
+        if not used.is_same(vocabulary):
+            return f"it has a different vocabulary ({vocabulary.source}) than {used.source}", []
+    return "", []
+
+
+def other_function(files: ModelDirectory, network: BertConfig) -> tuple[str, list[str]]:
+    """Compares a network with what is known about the weights from which it will start.
+
+    Sizes are left to the comparison of shapes. Returns differences in the computed function in
+    spite of equal shapes, "" if there are none; and messages about other differences.
+    """
+    config, path = files.config, files.config_file
+    if config is None or path is None:
+        return "", []
+    notes = []
+    differences = config.differences(network)
+    wrong = {name: differences.function.get(name) for name in _NOT_IN_SHAPES}
+    if wrong["hidden_act"] and _may_be_same_gelu(network, config, files):
+        del wrong["hidden_act"]
+        notes.append(_which_gelu(config, network, path))
+    if named := ", ".join(filter(None, wrong.values())):
+        return f"its configuration {path} differs from the network's: {named}", []
+    if differences.training:
+        notes.append(f"unlike in {path}: {', '.join(differences.training.values())}")
+    return "", notes
+
+
+def _may_be_same_gelu(network: BertConfig, config: BertConfig, files: ModelDirectory) -> bool:
+    """Whether either GELU is written as ``gelu``, whose meaning depends on the program.
+
+    Published models are often converted without changing this name.
+    """
+    both = {network.hidden_act, config.hidden_act}
+    written = files.settings.get("hidden_act", config.hidden_act)
+    return both <= {"gelu", "gelu_tanh", "gelu_erf"} and "gelu" in (network.hidden_act, written)
+
+
+def _which_gelu(config: BertConfig, network: BertConfig, path: Path) -> str:
+    made_with, computed = config.hidden_act, network.with_explicit_gelu().hidden_act
+    return (
+        f"warning: the checkpoint was made with {made_with} ({path}), but this network computes "
+        f'{computed}; write "hidden_act": "{made_with}" in its bert_config'
+    )

@@ -24,7 +24,7 @@ from bert_tf.model_directory.run_record import (
     RunRecord,
     read_run_record,
 )
-from bert_tf.text.names import TOKENIZER_FILES
+from bert_tf.text.tokenizer import TOKENIZER_FILES
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.digest import CLASSES_DIGEST_KEY
 from bert_tf.util.errors import UserError
@@ -63,6 +63,7 @@ class ModelDirectory:
 
     Attributes:
       config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
+      config_file: the file that states it: a configuration, or else the model's record.
       tokenizer_files: the vocabulary, with the casing and rules that its files state.
       notes: messages about settings that our network does not support.
       settings: the complete contents of the configuration file.
@@ -106,6 +107,8 @@ class ModelDirectory:
             notes += config_notes(values, source=config_file)
         run_record = read_run_record(directory)
         _check_record(record, run_record, config, config_file)
+        if config is None and record is not None:
+            config, config_file = record.config, record.path
         return cls(
             config=config,
             config_file=config_file,
@@ -129,14 +132,11 @@ class ModelDirectory:
     @property
     def facts(self) -> dict[str, Any]:
         """What a copy of the model has in its record besides its files."""
-        vocabularies = [
-            record.vocabulary_digest for record in (self.record, self.run_record) if record
-        ]
         return {
             "classes": self.classes,
             "settings": self.kept_settings,
             "chosen_on": self.record.chosen_on if self.record else None,
-            "vocabulary_digest": next(filter(None, vocabularies), None),
+            "vocabulary_digest": self.record.vocabulary_digest if self.record else None,
         }
 
     @property

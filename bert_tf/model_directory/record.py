@@ -1,7 +1,8 @@
 """``model.json``: what decides a model's predictions besides its weights, sealed.
 
 The classes of its head and their thresholds, the settings with which it reads texts, and digests of
-the files next to it that decide ids. Every command and ``load_model`` read it.
+the files next to it that decide ids. Every command and ``load_model`` read it. It is written last,
+once the other files of a model directory are there.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.durable.sealed_json import SEAL, read_sealed_json, sealed
-from bert_tf.model.config import BertConfig
+from bert_tf.model.config import CONFIG_NAME, BertConfig
+from bert_tf.text.tokenizer import SPM_NAME, TOKENIZER_CONFIG_NAME, TOKENIZER_FILES, VOCAB_NAME
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.digest import VOCABULARY_DIGEST_KEY, digest_of_file
 from bert_tf.util.errors import UserError
-from bert_tf.util.files import write_json
+from bert_tf.util.files import PathLike, write_json
 
 if TYPE_CHECKING:
     from bert_tf.model_directory.classes import Classes
@@ -83,6 +86,58 @@ class ModelRecord:
         return BertConfig.from_dict(dict(self.network), source=str(self.path))
 
 
+def write_model_files(
+    directory: PathLike,
+    config: BertConfig,
+    tokenizer_files: TokenizerFiles,
+    classes: Classes | None = None,
+    **facts: Any,
+) -> None:
+    """Makes an existing ``directory`` a model directory; replaces existing files.
+
+    ``config`` becomes ``bert_config.json``, with an unambiguous GELU. The vocabulary is copied;
+    casing and rules are written to ``tokenizer_config.json`` unless nothing is known of them. The
+    other arguments are for the record, ``model.json``; see :func:`record_of`.
+    """
+    directory = Path(directory)
+    write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
+    tokenizer_files.copy_to(directory)
+    if tokenizer_files.settings():
+        write_tokenizer_config(directory, tokenizer_files)
+    write_record(record_of(directory, config, tokenizer_files, classes=classes, **facts))
+
+
+def record_of(
+    directory: Path,
+    config: BertConfig,
+    tokenizer_files: TokenizerFiles,
+    *,
+    vocabulary_digest: str | None = None,
+    **facts: Any,
+) -> ModelRecord:
+    """The record of a model whose files are in a directory.
+
+    ``vocabulary_digest`` is that of a vocabulary that is not among the files, None if it is
+    unknown. ``facts`` are further attributes of :class:`ModelRecord`.
+    """
+    vocabulary = tokenizer_files.vocabulary()
+    paths = [directory / name for name in TOKENIZER_FILES]
+    return ModelRecord(
+        network=config.with_explicit_gelu().to_dict(),
+        vocabulary_digest=vocabulary.digest if vocabulary else vocabulary_digest,
+        files={path.name: digest_of_file(path) for path in paths if path.is_file()},
+        directory=directory,
+        **facts,
+    )
+
+
+def write_tokenizer_config(
+    directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
+) -> None:
+    """Writes ``tokenizer_config.json`` with the settings, and what is known of the tokenizer."""
+    write_json(directory / TOKENIZER_CONFIG_NAME, {**settings, **tokenizer_files.settings()})
+
+
 def write_record(record: ModelRecord) -> None:
     """Writes ``model.json``."""
     write_json(record.path, record.content)
@@ -96,7 +151,7 @@ def read_record(directory: Path) -> ModelRecord | None:
     path = directory / MODEL_RECORD_NAME
     if not path.is_file():
         return None
-    content = read_sealed_json(path, what="model record", advice=_ADVICE, required=True)
+    content = read_sealed_json(path, what="model record", advice=_ADVICE)
     try:
         record = _record(content, directory)
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
@@ -137,9 +192,6 @@ def _record(content: Mapping[str, Any], directory: Path) -> ModelRecord:
 
 def _check_files(directory: Path, record: ModelRecord) -> None:
     """Raises UserError for a file next to the record that is not the one of its digest."""
-    from bert_tf.text.names import SPM_NAME, VOCAB_NAME
-    from bert_tf.text.tokenizer_files import TokenizerFiles
-
     for name, digest in record.files.items():
         path = directory / name
         if not path.is_file() and name in (VOCAB_NAME, SPM_NAME):

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.model.config import BertConfig
-from bert_tf.util.digest import VOCABULARY_DIGEST_KEY
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, read_json
 
 RUN_RECORD_NAME = "run.json"
 # The entry that names the model's record, which is there since the run began.
 MODEL_RECORD_KEY = "model_record"
-
-_UNKNOWN = (None, "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +52,6 @@ class RunRecord:
             return BertConfig.from_dict(values, source="there").with_explicit_gelu()
         except UserError as error:
             raise _damaged(self.path, str(error).rstrip(".")) from error
-
-    @property
-    def vocabulary_digest(self) -> str | None:
-        """Hash of the data's vocabulary; None if it was unknown."""
-        value = self.ledger.get("data", {}).get(VOCABULARY_DIGEST_KEY)
-        if value in _UNKNOWN:
-            return None
-        return self.fact("data", VOCABULARY_DIGEST_KEY, str)
 
 
 def read_run_record(directory: PathLike) -> RunRecord | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.ranks.launched import check_alone, is_launched
-from bert_tf.ranks.ranks import Ranks
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import Ranks, SingleProcess
 
 
 def _horovod(num_threads: int | None, communication: CommunicationSettings) -> Ranks:

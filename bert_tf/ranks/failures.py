@@ -15,7 +15,6 @@ USER_ERROR = "user error"
 CRASH = "crash"
 ENDED = "ended"
 SILENT = "silent"
-GARBLED = "garbled"
 ABSENT = "absent"
 # The rank itself is healthy: it was waiting for another rank when Horovod gave up.
 CUT_OFF = "cut off"
@@ -26,7 +25,6 @@ STATUS = {
     CRASH: 1,
     ENDED: 3,
     SILENT: 3,
-    GARBLED: 3,
     ABSENT: 3,
     CUT_OFF: 3,
 }
@@ -41,7 +39,6 @@ _SENTENCES = {
         "no sign of life from {who} for {timeout:g} seconds (--rank_timeout): it was stopped, or "
         "the host or its network failed"
     ),
-    GARBLED: "{who} sent something that is not a message between ranks: {text}",
     ABSENT: "{who} did not take part in the operation that the other ranks were waiting for",
     CUT_OFF: "Horovod gave up on {who} ({text})",
 }

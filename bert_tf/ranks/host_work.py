@@ -6,7 +6,7 @@ after some minutes. So all ranks keep asking each other whether the work is done
 
 from __future__ import annotations
 
-import dataclasses
+import concurrent.futures
 import signal
 import socket
 import subprocess
@@ -21,16 +21,6 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _SHOWN_CHARACTERS = 80
 
 
-@dataclasses.dataclass
-class _Work:
-    """The state of the work on one host, which ranks send to each other."""
-
-    host: str
-    is_done: bool = False
-    result: Any = None
-    mistake: str | None = None
-
-
 def on_each_host(
     ranks: Ranks, action: Callable[[], Any], *, first_pause: float = 0.1
 ) -> dict[str, Any]:
@@ -42,39 +32,45 @@ def on_each_host(
     Raises:
       UserError: ``action`` raised it on a host; raised on every rank, with the host's name.
     """
-    work = _Work(socket.gethostname())
+    host = socket.gethostname()
     if ranks.world_size == 1:
         try:
-            return {work.host: action()}
+            return {host: action()}
         except UserError as error:
-            raise UserError(f"host {work.host}: {error}") from error
-    crashes: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work.result = action()
-        except UserError as error:
-            work.mistake = str(error)
-        except BaseException as error:  # raised again in the main thread
-            crashes.append(error)
-        work.is_done = True
-
+            raise UserError(f"host {host}: {error}") from error
+    work: concurrent.futures.Future[Any] = concurrent.futures.Future()
     if ranks.local_rank == 0:
-        threading.Thread(target=run, name="host_work", daemon=True).start()
+        # Not an executor's thread, which would be waited for when this process ends.
+        threading.Thread(target=_do, args=(work, action), name="host_work", daemon=True).start()
     pause = first_pause
     while True:
-        mine = dataclasses.replace(work) if ranks.local_rank == 0 else None
-        if mine and mine.is_done and crashes:
-            raise crashes[0]  # the watch ends the other ranks
-        found = [other for other in ranks.gather(mine) if other is not None]
-        if all(other.is_done for other in found):
+        states = ranks.gather((host, _outcome(work)) if ranks.local_rank == 0 else None)
+        outcomes = dict(filter(None, states))
+        if None not in outcomes.values():
             break
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-    mistakes = [f"host {other.host}: {other.mistake}" for other in found if other.mistake]
+    mistakes = [f"host {at}: {mistake}" for at, (_, mistake) in outcomes.items() if mistake]
     if mistakes:
         raise UserError("; ".join(mistakes))
-    return {other.host: other.result for other in found}
+    return {at: result for at, (result, _) in outcomes.items()}
+
+
+def _do(work: concurrent.futures.Future[Any], action: Callable[[], Any]) -> None:
+    try:
+        work.set_result(action())
+    except BaseException as error:  # raised again in the main thread
+        work.set_exception(error)
+
+
+def _outcome(work: concurrent.futures.Future[Any]) -> tuple[Any, str | None] | None:
+    """The result of work and a user's mistake in it; None before its end; raises other errors."""
+    if not work.done():
+        return None
+    try:
+        return work.result(), None
+    except UserError as error:
+        return None, str(error)
 
 
 def run_command(command: str, *, flag: str) -> None:

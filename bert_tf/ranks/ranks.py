@@ -117,6 +117,54 @@ class Ranks(abc.ABC):
             self.gather(None)
 
 
+class SingleProcess(Ranks):
+    """The only rank of its job; sums, copies and lists are of one."""
+
+    def sum_gradients(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[tf.Variable],
+        *,
+        complete_at_once: bool = False,
+        most_rows: int | None = None,
+    ) -> list[tf.Tensor]:
+        """See :class:`Ranks`."""
+        del variables, complete_at_once, most_rows
+        return as_tables(gradients)
+
+    def sum_gradient_parts(
+        self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
+    ) -> list[tf.Tensor]:
+        """See :class:`Ranks`."""
+        del complete_at_once
+        return [tf.reshape(gradient, [-1]) for gradient in as_tables(gradients)]
+
+    def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensor itself, which is all of a single rank's."""
+        return tf.identity(tensor, name=name)
+
+    from_chief = concatenate = sum_over_ranks
+
+    def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
+        """See :class:`Ranks`."""
+        return []
+
+    def gather(self, value: Any) -> list[Any]:
+        """See :class:`Ranks`."""
+        return [value]
+
+
+class PlannedRanks(SingleProcess):
+    """A stand-in for rank 0 of a job of ``world_size`` ranks; it communicates with no others."""
+
+    def __init__(
+        self, world_size: int, *, local_size: int = 1, num_threads: int | None = None
+    ) -> None:
+        """``local_size`` ranks are on the same host."""
+        self.world_size, self.local_size = world_size, local_size
+        super().__init__(num_threads)
+
+
 def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
     """Converts gradients to dense ones, adding the rows of a looked-up table at their indices."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]

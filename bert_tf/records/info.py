@@ -3,6 +3,8 @@
 Files may come with a ``manifest.json`` from data_prep.create_pretraining_data, or without one, as
 written by google's and NVIDIA's scripts. One record of each file is decoded; layout and sizes must
 be the same in all files, except for the names of two features.
+
+Symbols: N records, S positions.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ STAGE = "create_pretraining_data"
 CONVERSION_STAGE = "convert_records"  # its vocabulary may be unknown
 
 PAIR_TASKS = NEXT_SENTENCE, NO_PAIRS, SENTENCE_ORDER = "next_sentence", "none", "sentence_order"
+
+# Fractions beyond which padding and unknown tokens are unusual.
+MOST_PADDING = 0.5
+MOST_UNKNOWN = 0.05
 
 _LEAST_OF_A_LABEL = 0.05  # fraction of the sentence pairs
 _SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary, and for one-sided labels
@@ -201,6 +207,42 @@ def one_sided_labels(label_1: int, total: int) -> str | None:
         "with several sentences in a document, each on a line of its own and a blank line only "
         "between documents, or make them and train with --nsp=false"
     )
+
+
+def original_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """int64 [N, S]: the ids before masking."""
+    ids = batch["input_ids"].astype(np.int64)
+    if "masked_lm_ids" in batch:
+        rows, places = np.nonzero(batch["masked_lm_weights"])
+        ids[rows, batch["masked_lm_positions"][rows, places]] = batch["masked_lm_ids"][rows, places]
+    return ids
+
+
+def text_positions(
+    ids: np.ndarray, input_mask: np.ndarray, special_ids: Mapping[str, int]
+) -> np.ndarray:
+    """bool [N, S]: tokens other than [CLS], [SEP] and padding, as far as their ids are known."""
+    others = [special_ids[name] for name in ("pad", "cls", "sep") if name in special_ids]
+    return (input_mask != 0) & ~np.isin(ids, others)
+
+
+def unusual_shares(*, padding: float, unknown: float) -> Iterator[str]:
+    """Yields a sentence for each unusual fraction.
+
+    Args:
+      padding: the fraction of positions that are padding; 0 if computation leaves it out.
+      unknown: the fraction of text tokens that are unknown to the vocabulary.
+    """
+    if padding > MOST_PADDING:
+        yield (
+            f"{padding:.1%} of all positions are padding, on which computation is wasted; make the "
+            "records with a smaller --max_seq_length, or with --nsp=false --pack_documents"
+        )
+    if unknown > MOST_UNKNOWN:
+        yield (
+            f"{unknown:.1%} of the tokens are unknown to the vocabulary; use one that was made for "
+            "this text, and check its casing and --markup"
+        )
 
 
 def lengths_of(infos: Iterable[RecordInfo]) -> dict[str, int]:

@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from bert_tf.durable.manifest import MANIFEST_NAME, find_manifest
 from bert_tf.records.framing import offsets_path
@@ -62,20 +62,19 @@ class LocalCopies:
     copied_bytes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Original:
-    """A file to copy: the file read for a record file, and its side file if there is one.
-
-    Attributes:
-      digest: its checksum in a manifest; None without one.
-      side_file: offsets to copy with it.
-    """
+class _Original(NamedTuple):
+    """A record file to copy, with its checksum in a manifest; None without one."""
 
     name: str
     path: Path
     num_bytes: int
     digest: str | None
-    side_file: Path | None
+
+    @property
+    def side_file(self) -> Path | None:
+        """Offsets to copy with it."""
+        path = offsets_path(self.path)
+        return path if path.is_file() else None
 
     @property
     def all_bytes(self) -> int:
@@ -104,7 +103,7 @@ def local_copies(
     released when the process ends or calls this again.
 
     Args:
-      files: the opened files; if they are read from an uncompressed copy, that is copied.
+      files: the opened files.
       directory: the cache, which any number of runs may use at the same time.
       most_bytes: size limit for all sets in it; None for the disk's free space.
 
@@ -136,22 +135,21 @@ def local_copies(
 
 def _originals(files: Sequence[RecordFile]) -> list[_Original]:
     manifests = {parent: find_manifest(parent) for parent in {file.path.parent for file in files}}
-    found = []
-    for number, file in enumerate(files):
-        manifest, side_file = manifests[file.path.parent], offsets_path(file.content)
-        entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
-        entry = entries.get(file.path.name) if file.content == file.path else None
-        found.append(
-            _Original(
-                # Files of several directories may have the same name.
-                name=f"{number:05d}-{file.path.name}",
-                path=file.content,
-                num_bytes=file.content.stat().st_size,
-                digest=entry.digest if entry else None,
-                side_file=side_file if side_file.is_file() else None,
-            )
+    digests = {
+        parent / entry.name: entry.digest
+        for parent, manifest in manifests.items()
+        for entry in (manifest.outputs if manifest else ())
+    }
+    return [
+        _Original(
+            # Files of several directories may have the same name.
+            name=f"{number:05d}-{file.path.name}",
+            path=file.path,
+            num_bytes=file.path.stat().st_size,
+            digest=digests.get(file.path),
         )
-    return found
+        for number, file in enumerate(files)
+    ]
 
 
 def _is_complete(directory: Path, names: Sequence[str]) -> bool:

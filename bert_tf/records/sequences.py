@@ -116,6 +116,8 @@ class SequenceStage:
       version: version of the code that makes the records; goes up when those of equal input change.
       unit: a key of the encoder's counts, by which progress is shown.
       total: total amount of ``unit``.
+      most_records: an upper bound on the number of records, windows of long texts counting as one;
+        None for ``total``.
       items_per_batch: how many a worker is handed at a time.
       total_per_worker: the fewest; encoding these takes about as long as starting a process.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
@@ -140,6 +142,12 @@ class SequenceStage:
     first_id: int = 0
     counts: Mapping[str, int] | None = None
     lacking: str = "examples"
+    most_records: int | None = None
+
+    @property
+    def max_records(self) -> int:
+        """The upper bound on the number of records."""
+        return self.total if self.most_records is None else self.most_records
 
     def build(self, directory: PathLike) -> SequenceRecords:
         """Makes the records in a directory of their own, unless it already contains them.

@@ -2,8 +2,7 @@
 
 ``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (framing.py): the start of every record and
 the size of the file. It is written together with the records, or created by one scan if the file
-came without it. Files compressed in blocks are read in place (gzip_blocks.py); other compressed
-files are read from an uncompressed copy (compressed.py), which has the offsets.
+came without it. Files compressed in blocks are read in place (gzip_blocks.py).
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from bert_tf.records.framing import (
 )
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import PathLike, Written, atomic_open, sync_file
-from bert_tf.util.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
     from bert_tf.records.gzip_blocks import GzipBlocks
@@ -155,39 +153,23 @@ class RecordFile:
 
     Attributes:
       path: the file.
-      content: the file that is actually read: the file itself or, if it is compressed, a copy.
       blocks: the blocks it is compressed in; None for any other file.
     """
 
     def __init__(self, path: PathLike, *, keep_offsets: bool = True):
-        """Locates the records.
+        """Locates the records; ``keep_offsets`` saves them for a file that comes without them.
 
-        ``keep_offsets`` saves the offsets of a file that comes without them, and the uncompressed
-        copy of a compressed file.
+        Raises UserError for anything else than records.
         """
         self.path = Path(path)
-        self.content = self.path
         self.blocks: GzipBlocks | None = None
         with _opened(self.path) as descriptor:
-            header = os.pread(descriptor, HEADER_BYTES, 0)
-            if header.startswith(_GZIP):
+            if os.pread(descriptor, len(_GZIP), 0) == _GZIP:
                 from bert_tf.records.gzip_blocks import open_blocks
 
                 self.blocks = open_blocks(self.path, descriptor, keep=keep_offsets)
-        if self.blocks is None and _is_compressed(self.path, header):
-            self.content = self._copy(keep=keep_offsets)
-        if self.blocks is None:
-            self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
-
-    def _copy(self, *, keep: bool) -> Path:
-        from bert_tf.records.compressed import uncompressed_copy, write_uncompressed
-
-        if keep:
-            return uncompressed_copy(self.path)
-        self._temporary = TemporaryDirectory("uncompressed")
-        content = Path(self._temporary.name, self.path.name)
-        write_uncompressed(self.path, content)
-        return content
+            if self.blocks is None:
+                self._offsets = _load_offsets(self.path, descriptor, keep=keep_offsets)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1 if self.blocks is None else len(self.blocks)
@@ -216,7 +198,7 @@ class RecordFile:
             )
         if not is_place or length_in(frame) != len(frame) - FRAMING_BYTES:
             raise UserError(
-                f"record {number} of {self.path} is damaged, or {offsets_path(self.content)} does "
+                f"record {number} of {self.path} is damaged, or {offsets_path(self.path)} does "
                 "not match the file; delete the latter, and if that does not help, make or copy "
                 "the file again."
             )
@@ -294,7 +276,7 @@ class RecordSet:
     def _open(self, which: int) -> int:
         if which in self._descriptors:
             return self._descriptors[which]
-        descriptor = _open_for_reading(self._files[which].content)
+        descriptor = _open_for_reading(self._files[which].path)
         if not self._keep_open:
             return descriptor
         kept = self._descriptors.setdefault(which, descriptor)
@@ -325,34 +307,14 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _is_compressed(path: Path, header: bytes) -> bool:
-    """Whether a file that begins with ``header`` holds compressed records.
-
-    Raises UserError if it holds other compressed data.
-    """
-    # Check the plain form first: a length of 35,615 looks like gzip's first two bytes.
-    if len(header) == HEADER_BYTES and length_in(header) is not None:
-        return False
-    from bert_tf.records.compressed import first_content_bytes
-
-    start = first_content_bytes(path, HEADER_BYTES)
-    if start and (len(start) < HEADER_BYTES or length_in(start) is None):
-        raise UserError(f"{path} is compressed, but contains no TFRecords; give another file.")
-    return start is not None
-
-
-def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
-    """Offsets of all records and the file's size, from the side file if it can be trusted.
-
-    Messages name ``source``, of which ``path`` may be a copy.
-    """
-    with _opened(path) as descriptor:
-        offsets = read_offsets(path, _MAGIC)
-        if offsets is None or not _offsets_fit(descriptor, offsets):
-            offsets = _scan(source, descriptor)
-            if keep:
-                keep_offsets(path, _MAGIC, offsets)
-        return offsets
+def _load_offsets(path: Path, descriptor: int, *, keep: bool) -> np.ndarray:
+    """Offsets of all records and the file's size, from the side file if it can be trusted."""
+    offsets = read_offsets(path, _MAGIC)
+    if offsets is None or not _offsets_fit(descriptor, offsets):
+        offsets = _scan(path, descriptor)
+        if keep:
+            keep_offsets(path, _MAGIC, offsets)
+    return offsets
 
 
 def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
@@ -381,13 +343,25 @@ def _is_text(begin: bytes) -> bool:
     return b"\0" not in begin
 
 
+def _is_compressed(begin: bytes) -> bool:
+    """Whether a file that does not begin with a record begins like gzip's or zlib's (RFC 1950)."""
+    is_record = len(begin) >= HEADER_BYTES and length_in(begin[:HEADER_BYTES]) is not None
+    is_zlib = begin[:1] == b"x" and int.from_bytes(begin[:2], "big") % 31 == 0
+    return not is_record and (is_zlib or begin.startswith(_GZIP))
+
+
 def _scan(path: Path, descriptor: int) -> np.ndarray:
     """Locates all records by following their lengths, without reading their contents."""
-    size = os.fstat(descriptor).st_size
-    if size and _is_text(os.pread(descriptor, _TEXT_BYTES, 0)):
+    size, begin = os.fstat(descriptor).st_size, os.pread(descriptor, _TEXT_BYTES, 0)
+    if size and _is_text(begin):
         raise UserError(
             f"{path} is text, not a file of records; make records of it with python -m "
             "data_prep.pipeline, and give those."
+        )
+    if _is_compressed(begin):
+        raise UserError(
+            f"{path} is compressed as a whole, so its records cannot be read in any order; "
+            "uncompress it, or make records with --compression=gzip."
         )
     offsets = array.array("Q", [0])
     while offsets[-1] < size:

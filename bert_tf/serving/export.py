@@ -23,7 +23,7 @@ from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model_directory.classes import Classes
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.serving import signatures as of_tasks
 from bert_tf.serving.server_files import TensorInfo, Written
 from bert_tf.serving.settings import ExportSettings

@@ -10,16 +10,15 @@ The rules for each character, based on the running Python's version of Unicode:
 White space does not affect the context rules of 3 (it is neither cased nor case-ignorable nor a
 combining character), so whole texts can be processed at once.
 
-The rules are implemented twice: for whole strings, which is fast, and for characters that keep
-track of their origin.
+What a character becomes has the same length by itself as in a text, so each character of the
+result has an origin.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
 IDEOGRAPHS = (  # ranges of code points
@@ -34,6 +33,7 @@ IDEOGRAPHS = (  # ranges of code points
 )
 
 _ASCII_WORD = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
+_WORD = re.compile(r"\S+")
 
 
 def is_simple(text: str) -> bool:
@@ -47,14 +47,6 @@ class AlignedWord(NamedTuple):
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
-
-
-class _Aligned(NamedTuple):
-    """A character with the range of the original text from which it comes."""
-
-    char: str
-    start: int
-    end: int
 
 
 class BasicTokenizer:
@@ -74,19 +66,13 @@ class BasicTokenizer:
             (lambda char: _split(_strip_accent(char))) if self.strip_accents else _split
         )
         self._only = _CharacterTable(lambda char: _split(_clean(char)))  # if nothing is between
+        self._alone = _CharacterTable(self._spaced)
 
     def words(self, text: str) -> list[str]:
         """The words of a text; none is empty."""
         if is_simple(text):
             return _ASCII_WORD.findall(text.lower() if self.lower_case else text)
-        if not (self.lower_case or self.strip_accents):
-            return text.translate(self._only).split()
-        text = text.translate(self._first)
-        if self.lower_case:
-            text = text.lower()
-        if self.strip_accents and not text.isascii():
-            text = unicodedata.normalize("NFD", text)
-        return text.translate(self._second).split()
+        return self._spaced(text).split()
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
         """Like :meth:`words`, with origins; a dropped accent belongs to its letter."""
@@ -98,20 +84,34 @@ class BasicTokenizer:
                 )
                 for match in _ASCII_WORD.finditer(lowered)
             ]
-        chars = _translate(
-            (_Aligned(char, index, index + 1) for index, char in enumerate(text)), self._first
-        )
+        starts: list[int] = []
+        ends: list[int] = []
+        letter = slice(0)  # what accents that follow belong to
+        for index, char in enumerate(text):
+            made, first = self._alone[ord(char)], self._first[ord(char)]
+            if made:
+                starts += [index] * len(made)
+                ends += [index + 1] * len(made)
+                # A splitting character keeps its accents, an ideograph has none.
+                num_letters = 0 if first.endswith(" ") else len(made) if made[0] == " " else 1
+                letter = slice(len(ends) - num_letters, None)
+            elif first:
+                ends[letter] = [index + 1] * len(ends[letter])
+        return [
+            AlignedWord(match[0], starts[slice(*match.span())], ends[slice(*match.span())])
+            for match in _WORD.finditer(self._spaced(text))
+        ]
+
+    def _spaced(self, text: str) -> str:
+        """The words of a text, with white space around them."""
+        if not (self.lower_case or self.strip_accents):
+            return text.translate(self._only)
+        text = text.translate(self._first)
         if self.lower_case:
-            chars = list(_lower(chars))
-        if self.strip_accents:
-            chars = _join_accents(_decompose(chars))
-        chars = _translate(chars, self._second)
-        words = []
-        for is_blank, run in itertools.groupby(chars, key=lambda aligned: aligned.char.isspace()):
-            if not is_blank:
-                letters, starts, ends = zip(*run)
-                words.append(AlignedWord("".join(letters), starts, ends))
-        return words
+            text = text.lower()
+        if self.strip_accents and not text.isascii():
+            text = unicodedata.normalize("NFD", text)
+        return text.translate(self._second)
 
 
 class _CharacterTable(dict):
@@ -153,50 +153,3 @@ def _split(text: str) -> str:
     if is_ascii_symbol or unicodedata.category(text)[0] == "P":
         return f" {text} "
     return text
-
-
-def _translate(chars: Iterable[_Aligned], table: _CharacterTable) -> list[_Aligned]:
-    """str.translate."""
-    return [
-        _Aligned(replaced, start, end)
-        for char, start, end in chars
-        for replaced in table[ord(char)]
-    ]
-
-
-def _lower(chars: list[_Aligned]) -> Iterator[_Aligned]:
-    """str.lower; only final sigma depends on its neighbours, and its length does not change."""
-    lowered = iter("".join(aligned.char for aligned in chars).lower())
-    for char, start, end in chars:
-        for small in itertools.islice(lowered, len(char.lower())):
-            yield _Aligned(small, start, end)
-
-
-def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
-    """NFD: decomposes each character, then sorts runs of combining ones by combining class."""
-    parts = (
-        _Aligned(part, start, end)
-        for char, start, end in chars
-        for part in unicodedata.normalize("NFD", char)
-    )
-    for combines, group in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
-        run = list(group)
-        ordered = sorted(run, key=_combining_class) if combines else run
-        if ordered != run:  # all get the whole range, or ranges would be out of order
-            ordered = [_Aligned(part.char, run[0].start, run[-1].end) for part in ordered]
-        yield from ordered
-
-
-def _combining_class(aligned: _Aligned) -> int:
-    return unicodedata.combining(aligned.char)
-
-
-def _join_accents(chars: Iterable[_Aligned]) -> list[_Aligned]:
-    """Drops accents and extends the range of the preceding character to include them."""
-    kept: list[_Aligned] = []
-    for aligned in chars:
-        if _strip_accent(aligned.char):
-            kept.append(aligned)
-        elif kept:
-            kept[-1] = kept[-1]._replace(end=aligned.end)
-    return kept

@@ -10,98 +10,17 @@ import importlib
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.text.library_format import (
-    USUAL_MAX_CHARS,
-    WORDPIECE_PREFIX,
-    Json,
-    librarys_rules,
-    wordpiece_values,
-)
-from bert_tf.text.names import JAPANESE
-from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
-from bert_tf.text.tokenizer_rules import (
-    JAPANESE_CLASS,
-    SPECIAL_TOKENS,
-    Document,
-    Rules,
-    rules_of_values,
-)
-from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
-from bert_tf.util.errors import UserError, first_line, short_repr
-from bert_tf.util.files import require_file
+from bert_tf.text.library_format import USUAL_MAX_CHARS, WORDPIECE_PREFIX, Json
+from bert_tf.text.tokenizer import JAPANESE, Encoding, SpecialIds, Tokenizer
+from bert_tf.text.tokenizer_rules import Document
+from bert_tf.text.vocabulary import SPECIAL_TOKENS, find_special_ids
+from bert_tf.util.errors import UserError, first_line
 
 _INSTALL = "pip install fugashi ipadic unidic-lite (the extra japanese)"
-_MECAB_KEYS = {"normalize_text", "mecab_dic", "mecab_option"}
-_DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
-
-
-def rules_of_config(config: Mapping[str, Any], vocab_file: Path) -> Rules:
-    """The rules that a tokenizer_config.json of the class states.
-
-    Raises UserError for words or pieces of a kind that is not supported.
-    """
-    vocab_file = require_file(vocab_file, flag="vocab_file")
-    words = config.get("word_tokenizer_type", "basic")
-    pieces = config.get("subword_tokenizer_type", "wordpiece")
-    off = [key for key in ("do_word_tokenize", "do_subword_tokenize") if config.get(key) is False]
-    if words not in ("basic", "mecab") or pieces not in ("wordpiece", "character") or off:
-        raise UserError(
-            f"the tokenizer of {vocab_file.parent} splits Japanese text with "
-            f"{' and '.join([str(words), str(pieces), *(f'{key}=false' for key in off)])}; "
-            "supported are words of basic or mecab, and pieces of wordpiece or character."
-        )
-    entries = read_vocab_file(vocab_file)
-    find_special_ids(entries, path=vocab_file)
-    lower_case = bool(config.get("do_lower_case", False))
-    if words == "basic":
-        return _of_basic_words(entries, lower_case, pieces, vocab_file)
-    values = {
-        "tokenizer_class": JAPANESE_CLASS,
-        "do_lower_case": lower_case,
-        "word_tokenizer_type": words,
-        "subword_tokenizer_type": pieces,
-        "mecab_kwargs": _mecab_settings(config, vocab_file),
-        "entries": entries,
-    }
-    return Rules(lower_case, None, Document.of(values, vocab_file))
-
-
-def _of_basic_words(
-    entries: Sequence[str], lower_case: bool, pieces: str, vocab_file: Path
-) -> Rules:
-    """Rules that the library can run: those of BERT, but with ideographs as parts of words."""
-    rules = librarys_rules(lower_case=lower_case, strip_accents=None, chinese_chars=False)
-    normalizers = [{"type": "NFC"}, rules["normalizer"]]
-    splitters = [rules["pre_tokenizer"]]
-    ids = {entry: index for index, entry in enumerate(entries)}
-    values = wordpiece_values(ids, rules, unk_token="[UNK]")
-    if pieces == "character":
-        normalizers.append({"type": "NFKC"})
-        splitters.append(
-            {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
-        )
-        values["model"] = {"type": "WordLevel", "vocab": ids, "unk_token": "[UNK]"}
-    values["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
-    values["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splitters}
-    return rules_of_values(values, {}, vocab_file)
-
-
-def _mecab_settings(config: Mapping[str, Any], vocab_file: Path) -> Json:
-    found = config.get("mecab_kwargs") or {}
-    used = {k: v for k, v in found.items() if k not in ("do_lower_case", "never_split")}
-    settings = {"normalize_text": True, "mecab_dic": "unidic_lite", "mecab_option": None, **used}
-    known = (*_DICTIONARIES, None)
-    if settings.keys() != _MECAB_KEYS or settings["mecab_dic"] not in known:
-        raise UserError(
-            f"the tokenizer of {vocab_file.parent} has the mecab_kwargs {short_repr(found)}; known "
-            f"are {', '.join(sorted(_MECAB_KEYS))}, and the dictionaries "
-            f"{', '.join(_DICTIONARIES)}."
-        )
-    return settings
 
 
 class _Followed(NamedTuple):

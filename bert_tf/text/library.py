@@ -13,8 +13,7 @@ from typing import Any
 
 import tokenizers
 
-from bert_tf.text.names import LIBRARY
-from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
+from bert_tf.text.tokenizer import LIBRARY, Encoding, SpecialIds, Tokenizer
 from bert_tf.text.tokenizer_rules import SPELLINGS, Document, special_names
 from bert_tf.text.vocabulary import ADVICE, HALF_A_PAIR
 from bert_tf.util.errors import UserError, first_line

@@ -9,6 +9,18 @@ from typing import NamedTuple
 
 from bert_tf.util.errors import UserError, short_repr
 
+# Names of the files in a model directory.
+VOCAB_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+TOKENIZER_JSON_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+# The files in a model directory of ours that decide the ids of a text.
+TOKENIZER_FILES = (VOCAB_NAME, SPM_NAME, TOKENIZER_JSON_NAME, TOKENIZER_CONFIG_NAME)
+ADDED_TOKENS_NAME = "added_tokens.json"  # entries that were added to a vocab.txt, with their ids
+
+WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
+LIBRARY, JAPANESE = "tokenizer.json", "japanese"
+
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:

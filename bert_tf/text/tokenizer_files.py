@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.text.names import (
+from bert_tf.text.tokenizer import (
     ADDED_TOKENS_NAME,
+    JAPANESE,
     SENTENCEPIECE,
     SPM_NAME,
     TOKENIZER_CONFIG_NAME,
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 
 # Unusual entries of vocabularies that were noted; a copy of a vocabulary has the same ones.
 _noted: set[str] = set()
-
-
-def load_tokenizer(
-    *,
-    vocab_file: PathLike | None = None,
-    spm_model_file: PathLike | None = None,
-    do_lower_case: bool = True,
-) -> Tokenizer:
-    """Opens a vocabulary with BERT's own rules; see :meth:`TokenizerFiles.load`."""
-    vocab, spm = (Path(path) if path else None for path in (vocab_file, spm_model_file))
-    return TokenizerFiles(vocab, spm, do_lower_case).load()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +133,7 @@ class TokenizerFiles:
         if not directory or not (is_json or any((directory / name).is_file() for name in names)):
             return cls(vocab_file, spm_model_file)
         # Imported here, since few vocabularies come with such files.
-        from bert_tf.text.rules_of_files import read_casing, read_rules
+        from bert_tf.text.tokenizer_rules import read_casing, read_rules
 
         rules = read_rules(vocab_file) if vocab_file else read_casing(directory)
         is_usual = spm_model_file or rules.strip_accents == rules.lower_case
@@ -186,9 +176,13 @@ class TokenizerFiles:
         # Imported here, since each is needed for its own files only.
         lower_case = self.do_lower_case is not False
         if self.rules is not None:
-            from bert_tf.text.rules_of_files import tokenizer_of
+            if self.rules.kind == JAPANESE:
+                from bert_tf.text.japanese import JapaneseTokenizer
 
-            return tokenizer_of(self.rules, source=self.required_file)
+                return JapaneseTokenizer.from_document(self.rules, source=self.required_file)
+            from bert_tf.text.library import LibraryTokenizer
+
+            return LibraryTokenizer.from_document(self.rules, source=self.required_file)
         if self.vocab_file and self.spm_model_file:
             raise UserError("give one of --vocab_file and --spm_model_file; both were given.")
         if self.vocab_file:

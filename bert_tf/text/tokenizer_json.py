@@ -7,11 +7,13 @@ What differs is intended there: the name of a special token in a text means that
 
 from __future__ import annotations
 
+import collections
+import struct
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_tf.text.library_format import (
     Json,
@@ -21,10 +23,16 @@ from bert_tf.text.library_format import (
     replace,
     wordpiece_values,
 )
-from bert_tf.text.names import JAPANESE
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer import JAPANESE, Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
+from bert_tf.util.errors import UserError
+
+# Of a SentencePiece model: types of pieces, and of models.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_UNIGRAM = 1
+_MODEL_TYPES = {_UNIGRAM: "unigram", 2: "BPE", 3: "word", 4: "character"}
+_IDENTITY = "identity"  # the name of no normalization
 
 _EXTRA_SPACES = "^ +| +$|(?<= ) +"
 
@@ -49,13 +57,11 @@ def tokenizer_json(files: TokenizerFiles) -> tuple[Json | None, str]:
         return {**values, "post_processor": values["post_processor"] or _template(tokenizer)}, ""
     if files.spm_model_file is None:
         return _wordpiece(tokenizer), ""
-    from bert_tf.text.sentencepiece_model import CONTROL, UNKNOWN, read_sentencepiece_model
-
-    model = read_sentencepiece_model(files.spm_model_file)
+    model = _read_sentencepiece_model(files.spm_model_file)
     reason = _why_not(model)
     if reason:
         return None, reason
-    others = {index for index, p in enumerate(model.pieces) if p.type in (CONTROL, UNKNOWN)}
+    others = {index for index, p in enumerate(model.pieces) if p.type in (_CONTROL, _UNKNOWN)}
     special = tokenizer.special_ids | others
     return _sentencepiece(files.spm_model_file, tokenizer, model, special), ""
 
@@ -72,23 +78,90 @@ def _wordpiece(tokenizer: Tokenizer) -> Json:
     )
 
 
-def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterable[int]) -> Json:
-    from bert_tf.text.sentencepiece import WORD_START
-    from bert_tf.text.sentencepiece_model import IDENTITY, NORMAL, USER_DEFINED
+class _Piece(NamedTuple):
+    """An entry of a SentencePiece model."""
 
-    spec = model.normalizer_spec
-    best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+    text: str
+    score: float
+    type: int
+
+
+class _SentencePieceModel(NamedTuple):
+    """The content of a model file, which the library does not show."""
+
+    pieces: Sequence[_Piece]
+    type: int
+    marks_ends: bool
+    has_bytes: bool
+    normalization: str
+    marks_first: bool
+    drops_spaces: bool
+    marks_spaces: bool
+
+
+def _read_sentencepiece_model(path: Path) -> _SentencePieceModel:
+    """Reads fields of sentencepiece_model.proto (google/sentencepiece) by their numbers.
+
+    The library's own generated module needs a newer protobuf than TensorFlow 2.15 has. Raises
+    UserError if the file is not a SentencePiece model.
+    """
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = _fields(path.read_bytes())
+        # A message that is there several times is the one of all their bytes.
+        trainer, normalizer = (_fields(b"".join(model[number])) for number in (2, 3))
+        pieces = [_fields(piece) for piece in model[1]]
+    except DecodeError as error:
+        raise UserError(f"{path} is not a SentencePiece model; give a .model file.") from error
+    return _SentencePieceModel(
+        pieces=[_Piece(_last(p, 1, b"").decode(), _float(p, 2), _last(p, 3, 1)) for p in pieces],
+        type=_last(trainer, 3, _UNIGRAM),
+        marks_ends=bool(_last(trainer, 24, 0)),
+        has_bytes=bool(_last(trainer, 35, 0)),
+        normalization=_last(normalizer, 1, b"").decode(),
+        marks_first=bool(_last(normalizer, 3, 1)),
+        drops_spaces=bool(_last(normalizer, 4, 1)),
+        marks_spaces=bool(_last(normalizer, 5, 1)),
+    )
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """The values of a protocol buffer's fields by number: integers and bytes."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    values = collections.defaultdict(list)
+    for field in UnknownFieldSet(Empty.FromString(message)):
+        values[field.field_number].append(field.data)
+    return values
+
+
+def _last(fields: dict[int, list[Any]], number: int, default: Any) -> Any:
+    return fields[number][-1] if number in fields else default
+
+
+def _float(fields: dict[int, list[Any]], number: int) -> float:
+    return struct.unpack("<f", struct.pack("<I", _last(fields, number, 0)))[0]
+
+
+def _sentencepiece(
+    path: Path, tokenizer: Tokenizer, model: _SentencePieceModel, special: Iterable[int]
+) -> Json:
+    from bert_tf.text.sentencepiece import WORD_START
+
+    best = max((piece.score for piece in model.pieces if piece.type == _NORMAL), default=0.0)
     normalizers = python_lower_case() if tokenizer.lower_case else []
-    if spec.name != IDENTITY:
+    if model.normalization != _IDENTITY:
         normalizers += _compatibility_form(path)
     normalizers.append(replace(_EXTRA_SPACES, ""))
     blank = {
         "type": "Metaspace",
         "replacement": WORD_START,
-        "prepend_scheme": "always" if spec.add_dummy_prefix else "never",
+        "prepend_scheme": "always" if model.marks_first else "never",
         # Adjacent unknown characters of two words are one piece if U+2581 is unknown as well.
-        "split": any(piece.piece == WORD_START for piece in model.pieces)
-        and not any(WORD_START in piece.piece[1:] for piece in model.pieces),
+        "split": any(piece.text == WORD_START for piece in model.pieces)
+        and not any(WORD_START in piece.text[1:] for piece in model.pieces),
     }
     return {
         "version": "1.0",
@@ -105,10 +178,10 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer, model: Any, special: Iterab
             "byte_fallback": False,
             "vocab": [
                 [
-                    piece.piece,
+                    piece.text,
                     # So that it is always chosen (SentencePiece's unigram_model.cc).
-                    len(piece.piece.encode()) * best - 0.1
-                    if piece.type == USER_DEFINED
+                    len(piece.text.encode()) * best - 0.1
+                    if piece.type == _USER_DEFINED
                     else piece.score,
                 ]
                 for piece in model.pieces
@@ -144,23 +217,20 @@ def _compatibility_form(path: Path) -> list[Json]:
     return [*rules, hidden, {"type": "NFKC"}, shown]
 
 
-def _why_not(model: Any) -> str:
+def _why_not(model: _SentencePieceModel) -> str:
     """Why a SentencePiece model has no equal in this format; "" if it has."""
-    from bert_tf.text import sentencepiece_model as spm
-
-    kind, spec = model.trainer_spec.model_type, model.normalizer_spec
-    known = (spm.NORMAL, spm.UNKNOWN, spm.CONTROL, spm.USER_DEFINED)
-    if kind != spm.UNIGRAM:
-        return f"it is a {spm.MODEL_TYPES.get(kind, 'new')} model rather than a unigram model"
-    if model.trainer_spec.byte_fallback:
+    known = (_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED)
+    if model.type != _UNIGRAM:
+        return f"it is a {_MODEL_TYPES.get(model.type, 'new')} model rather than a unigram model"
+    if model.has_bytes:
         return "it splits unknown characters into bytes"
-    if spec.name not in (spm.IDENTITY, "nfkc", "nmt_nfkc"):
-        return f"its normalization ({spec.name}) is neither nmt_nfkc nor nfkc"
+    if model.normalization not in (_IDENTITY, "nfkc", "nmt_nfkc"):
+        return f"its normalization ({model.normalization}) is neither nmt_nfkc nor nfkc"
     if any(piece.type not in known for piece in model.pieces):
         return "it has unused pieces"
-    if not spec.remove_extra_whitespaces:
+    if not model.drops_spaces:
         return "it keeps all white space"
-    if model.trainer_spec.treat_whitespace_as_suffix or not spec.escape_whitespaces:
+    if model.marks_ends or not model.marks_spaces:
         return "it does not mark the beginnings of words"
     return ""
 

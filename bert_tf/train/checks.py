@@ -106,15 +106,15 @@ def _check_frozen(checkpoint: str, task: Task, prefix: str) -> None:
 
 def _check_resumed(checkpoint: str, run: Run, model: RunModel, plan: Plan, has_scale: bool) -> None:
     from bert_tf.checkpoint import loading
-    from bert_tf.model_directory.same_model import known_configs, other_vocabulary
+    from bert_tf.model_directory.complete import other_vocabulary
 
     # Given the checkpoint's path, other weights in the directory are ignored.
     files = ModelDirectory.of(checkpoint)
     problem = ""
-    for path, config in known_configs(files):
-        differences = ", ".join(config.differences(model.config).function.values())
-        if differences and not problem:
-            problem = f"{path} describes a different network: {differences}"
+    if files.config is not None:
+        differences = ", ".join(files.config.differences(model.config).function.values())
+        if differences:
+            problem = f"{files.config_file} describes a different network: {differences}"
     uncompared: list[str] = []
     if not problem:
         problem, uncompared = other_vocabulary(files, model.vocabulary)
@@ -144,7 +144,7 @@ def _check_resumed(checkpoint: str, run: Run, model: RunModel, plan: Plan, has_s
 
 def _check_initial(checkpoint: str, run: Run, model: RunModel) -> None:
     from bert_tf.checkpoint import loading
-    from bert_tf.model_directory.same_model import other_vocabulary
+    from bert_tf.model_directory.complete import other_vocabulary
 
     heads = model.task.heads
     source, report = loading.check_initial(

@@ -12,7 +12,8 @@ from typing import Callable, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.sums import Sums, flatten, means, unflatten
+from bert_tf.checkpoint.tensorflow_file import write_without_optimizer
+from bert_tf.model.losses import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model_directory.directory import MODEL_FILES
 from bert_tf.model_directory.record import read_record, write_record
@@ -211,8 +212,6 @@ def keep_if_best(
     if record is not None:
         write_record(dataclasses.replace(record, chosen_on=evaluated_data))
     write_results(incoming, results)
-    from bert_tf.checkpoint.writing import write_without_optimizer
-
     write_without_optimizer(checkpoint, incoming)
     if best.exists():
         best.rename(outgoing)

@@ -142,8 +142,6 @@ def run_task(
     if model.initial.checkpoint is None:
         initial = InitialWeights(settings.start.init_checkpoint)
         model = dataclasses.replace(model, initial=initial)
-    steps = optimization.steps
-    optimization = optimization.with_steps(steps.num_train_steps or 1, steps.num_warmup_steps or 0)
 
     task = _UserTask(
         optimization,

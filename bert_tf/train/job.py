@@ -13,8 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import RunSettings
 from bert_tf.model.config import BertConfig
 from bert_tf.model.task import Task
-from bert_tf.model_directory.record import write_record
-from bert_tf.model_directory.writing import record_of, write_model_files
+from bert_tf.model_directory.record import record_of, write_model_files, write_record
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.train.evaluation import Evaluation
 from bert_tf.train.plan import Plan

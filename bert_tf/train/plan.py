@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bert_tf.config.ramps import Ramp, RampSettings
 from bert_tf.config.schedules import ScheduleSettings, check_lengths
-from bert_tf.config.settings import BatchSettings, OptimizationSettings
+from bert_tf.config.settings import BatchSettings, OptimizationSettings, StepSettings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.train.run import Run
 from bert_tf.train.start_point import NEW, StartPoint
@@ -89,15 +89,12 @@ def resolve(
     contradict each other or the run to resume, and if the parts of a run that trains do not fit
     into its steps.
     """
-    trains = run.settings.do_train
-    batch = _batches(
-        requested, run.ranks.world_size, run.start, scaled=_scales_steps(run, requested)
-    )
-    total, warmup = _steps_and_warmup(
-        requested, batch, record_count, trains=trains, is_bound=is_bound
-    )
-    stop = requested.steps.stop_after_steps if trains else None
-    if trains:
+    scaled = _scales_steps(run, requested)
+    batch = _batches(requested, run.ranks.world_size, run.start, scaled=scaled)
+    total, warmup, stop = 1, 0, None  # of a run that does not train
+    if run.settings.do_train:
+        total, warmup = _steps_and_warmup(requested.steps, batch, record_count, is_bound=is_bound)
+        stop = requested.steps.stop_after_steps
         _check_fit(requested, batch, total, warmup)
     return Plan(
         batch,
@@ -147,15 +144,9 @@ def _had_different_batches(run: Run, requested: OptimizationSettings) -> bool:
 
 
 def _steps_and_warmup(
-    requested: OptimizationSettings,
-    batch: BatchPlan,
-    record_count: int,
-    *,
-    trains: bool,
-    is_bound: bool = False,
+    asked: StepSettings, batch: BatchPlan, record_count: int, *, is_bound: bool
 ) -> tuple[int, int]:
     """The steps of one rank, and those of its warm-up, that epochs and proportion come to."""
-    asked = requested.steps
     steps, warmup = asked.num_train_steps, asked.num_warmup_steps
     if steps is None:
         epochs = asked.num_train_epochs
@@ -167,7 +158,7 @@ def _steps_and_warmup(
         else:
             steps = math.ceil(record_count * epochs / (batch.global_batch_size // batch.divisor))
         steps = max(1, steps)
-        if trains and warmup is not None and warmup > steps:
+        if warmup is not None and warmup > steps:
             at_most = "at most " * is_bound
             raise UserError(
                 f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
@@ -175,11 +166,7 @@ def _steps_and_warmup(
                 "peak; lower it, or give --warmup_proportion instead."
             )
     if warmup is None:
-        if asked.warmup_proportion is None:
-            raise UserError("give --num_warmup_steps or --warmup_proportion.")
-        warmup = int(steps * asked.warmup_proportion)
-    elif not trains:
-        warmup = min(warmup, steps)
+        warmup = int(steps * (asked.warmup_proportion or 0.0))
     return steps, warmup
 
 

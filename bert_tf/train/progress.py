@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
+from bert_tf.model.losses import Terms, flatten, means, num_sums, unflatten
 from bert_tf.train.hooks import Fetched, StepHook
 from bert_tf.train.job import Job
 from bert_tf.train.run_log import RunLog

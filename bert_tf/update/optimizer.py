@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.variables import create_count
-from bert_tf.ranks.ranks import Ranks
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import Ranks, SingleProcess
 from bert_tf.update.gradients import Gradients
 from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_cast
 from bert_tf.update.optimizers import optimizer_row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
+from bert_tf.model.losses import Sums, flatten, num_sums, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.model.variables import create_count
 from bert_tf.ranks.ranks import Gradient, Ranks, as_tables

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
-import selectors
-import socket
+import select
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Callable, NoReturn
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -36,7 +37,6 @@ from bert_tf.ranks.failures import (
     CRASH,
     CUT_OFF,
     ENDED,
-    GARBLED,
     SILENT,
     USER_ERROR,
     Failure,
@@ -48,17 +48,12 @@ from bert_tf.ranks.launcher import end_if_launcher_is_gone, kill_launcher_if_it_
 from bert_tf.ranks.ranks import Ranks
 from bert_tf.util.errors import UserError
 from bert_tf.watch.interface import NoWatch, Watch
-from bert_tf.watch.join import (
-    CannotConnectError,
-    Link,
-    Message,
-    UnreadableMessageError,
-    connect_ranks,
-)
+from bert_tf.watch.join import CannotConnectError, Peers, connect_ranks
 
 _POLL_SECONDS = 0.25
 _LONGEST_BEAT_SECONDS = 5.0
 _BEATS_IN_TIMEOUT = 5
+_MILLISECONDS_TO_SEND = 1000
 
 # How long rank 0 waits for other ranks' reports after a failure: for the same error from every
 # rank, or for the reason why Horovod gave up.
@@ -68,37 +63,36 @@ _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
 _SECONDS_FOR_RANK_0_TO_REPORT = 10.0
 _SECONDS_FOR_MPIRUN = 20.0
 
-ASK, STOP, NOTED = "ask to stop", "stop", "stop noted"
-
 
 class RankWatch:
-    """Watches the other ranks from rank 0, and rank 0 from the others."""
+    """Watches the other ranks from rank 0, and rank 0 from the others.
+
+    Messages between ranks are JSON objects, named by their ``kind``.
+    """
+
+    can_stop = True
 
     def __init__(
-        self,
-        ranks: Ranks,
-        links: list[Link],
-        *,
-        timeout_seconds: float,
-        how_to_resume: Callable[[], str],
-        end_process: Callable[[int], object] = os._exit,
+        self, ranks: Ranks, peers: Peers, settings: RunSettings, *, timeout_seconds: float
     ) -> None:
-        """Prepares to watch ``links``, from :func:`connect_ranks`; call ``start`` to begin."""
-        self.can_stop = True
+        """Prepares to watch ``peers``, from :func:`connect_ranks`; call ``start`` to begin."""
         self._rank = ranks.rank
         self._world_size = ranks.world_size
+        self._settings = settings
         self._timeout = timeout_seconds
-        self._how_to_resume = how_to_resume
-        self._end_process = end_process
-        self._others = {link.rank: link for link in links}
+        self._others = dict(peers.connections)
+        self._hosts = peers.hosts
         self._heard = dict.fromkeys(self._others, time.monotonic())
-        self._hosts = {link.rank: link.host for link in links}
-        self._hosts[self._rank] = socket.gethostname()
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, timeout_seconds / _BEATS_IN_TIMEOUT)
         self._local_failure: Failure | None = None
         self._failures: dict[int, Failure] = {}
         self._report_at = float("inf")
-        self._agreement = StopAgreement(self._others, decides=ranks.is_chief, tell=self._tell_all)
+        self._sending = threading.Lock()
+        # When to stop: what is asked for, decided on rank 0, and who has not been told yet.
+        self._changed = threading.Condition()
+        self._requested: int | None = None
+        self._stop: tuple[int, int] | None = None  # update after which to stop, and signal
+        self._untold = set(self._others)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rank_watch", daemon=True)
 
@@ -110,9 +104,9 @@ class RankWatch:
         """Ends the watch because this rank has finished, and informs the others."""
         self._stopping.set()
         self._thread.join()
-        self._tell_all({"kind": "done"})
-        for link in self._others.values():
-            link.close()
+        self._tell_all("done")
+        for connection in self._others.values():
+            connection.close()
 
     def fail(self, error: Exception) -> NoReturn:
         """Ends the job because of an error in this rank; does not return."""
@@ -127,8 +121,24 @@ class RankWatch:
             time.sleep(_LAST_TURN_SECONDS)
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """See :class:`Watch`."""
-        return self._agreement.stop_after(update, received)
+        """See :class:`Watch`; on rank 0 it may wait for the other ranks.
+
+        Rank 0 chooses the update after the one it has just finished, and starts it only once every
+        rank has been told. No rank can finish it before rank 0 has started it, so all stop after
+        it.
+        """
+        with self._changed:
+            if self._stop is not None:
+                last, number = self._stop
+                return number if update >= last else None
+            requested = received or self._requested
+            if requested and self._rank == 0:
+                self._stop = (update + 1, requested)
+                self._tell_all("stop", after=update + 1, signal=requested)
+                self._changed.wait_for(lambda: not self._untold)
+            elif requested:
+                self._tell_all("ask to stop", signal=requested)
+        return None
 
     # The following methods run in the watch's thread.
 
@@ -141,52 +151,54 @@ class RankWatch:
             self._end_job({self._rank: failure_of(error)}, advice="start again")
 
     def _watch_others(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for link in self._others.values():
-                selector.register(link, selectors.EVENT_READ, link)
-            next_beat, before = 0.0, time.monotonic()
-            while not self._stopping.is_set():
-                ready = selector.select(_POLL_SECONDS)
-                now = time.monotonic()
-                if now - before > self._timeout / 2:
-                    # This process itself was stopped and may not have read what others sent.
-                    self._heard = dict.fromkeys(self._others, now)
-                before = now
-                for key, _ in ready:
-                    self._read(key.data, now, selector)
-                if now >= next_beat:
-                    next_beat = now + self._beat_seconds
-                    self._tell_all({"kind": "beat"})
-                self._judge(now)
+        listened_to = dict(self._others)
+        next_beat, before = 0.0, time.monotonic()
+        while not self._stopping.is_set():
+            ready = wait(listened_to.values(), _POLL_SECONDS)
+            now = time.monotonic()
+            if now - before > self._timeout / 2:
+                # This process itself was stopped and may not have read what others sent.
+                self._heard = dict.fromkeys(self._others, now)
+            before = now
+            for rank, connection in list(listened_to.items()):
+                if connection in ready and not self._read(rank, connection, now):
+                    del listened_to[rank]
+            if now >= next_beat:
+                next_beat = now + self._beat_seconds
+                self._tell_all("beat")
+            self._judge(now)
 
-    def _read(self, link: Link, now: float, selector: selectors.BaseSelector) -> None:
+    def _read(self, rank: int, connection: Connection, now: float) -> bool:
+        """Reads and obeys a message; returns False at the end of the connection."""
         try:
-            messages, failure = link.receive(), Failure(ENDED)
-        except UnreadableMessageError as error:
-            messages, failure = None, Failure(GARBLED, str(error))
-        if messages is None:
-            selector.unregister(link)
-            if link.rank in self._others:
-                self._note(link.rank, failure, now)
-            return
-        if messages:
-            self._heard[link.rank] = now
-        for message in messages:
-            self._obey(link.rank, message, now)
+            message = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            if rank in self._others:
+                self._note(rank, Failure(ENDED), now)
+            return False
+        self._heard[rank] = now
+        self._obey(rank, message, now)
+        return True
 
-    def _obey(self, rank: int, message: Message, now: float) -> None:
+    def _obey(self, rank: int, message: Mapping[str, Any], now: float) -> None:
         kind = message["kind"]
-        if kind == "beat":
-            return
         if kind == "failure":
             self._note(rank, Failure(*message["failure"]), now)
         elif kind == "end":
             self._end_process(message["status"])
-        elif kind == "done":
-            del self._others[rank]
-            self._agreement.leave(rank)
-        else:
-            self._agreement.handle(rank, message)
+        elif kind == "stop":
+            with self._changed:
+                self._stop = (message["after"], message["signal"])
+            self._tell_all("stop noted")
+        elif kind == "ask to stop":
+            with self._changed:
+                self._requested = message["signal"]
+        elif kind in ("stop noted", "done"):
+            with self._changed:
+                self._untold.discard(rank)
+                self._changed.notify_all()
+            if kind == "done":
+                del self._others[rank]
 
     def _judge(self, now: float) -> None:
         if self._local_failure is not None and self._rank not in self._failures:
@@ -208,7 +220,7 @@ class RankWatch:
         elif rank == 0:
             grace = min(_TURN_SECONDS * (self._rank - 1), _LAST_TURN_SECONDS)
         else:
-            self._tell_all({"kind": "failure", "failure": dataclasses.astuple(failure)})
+            self._tell_all("failure", failure=dataclasses.astuple(failure))
             grace = _SECONDS_FOR_RANK_0_TO_REPORT if self._others else 0.0
         self._report_at = min(self._report_at, now + grace)
 
@@ -217,7 +229,7 @@ class RankWatch:
             # Horovod has notified the waiting ranks: the cause is a rank that it did not notify.
             for rank in set(range(self._world_size)) - set(self._failures):
                 self._failures[rank] = Failure(ABSENT)
-        self._end_job(self._failures, advice=self._how_to_resume())
+        self._end_job(self._failures, advice=how_to_resume(self._settings, look=self._rank == 0))
 
     def _end_job(self, failures: Mapping[int, Failure], *, advice: str) -> None:
         """Reports the failure once for all ranks, and ends their processes and this one."""
@@ -226,25 +238,31 @@ class RankWatch:
             failures, hosts=self._hosts, timeout_seconds=self._timeout, advice=advice
         )
         write_last_words(f"error: {sentence}\n")
-        self._tell_all({"kind": "end", "status": status})
+        self._tell_all("end", status=status)
         silent = [rank for rank, f in failures.items() if f.kind == SILENT]
         if any(self._hosts[rank] != self._hosts[self._rank] for rank in silent):
             with contextlib.suppress(OSError):  # if no process can be started, leave mpirun alone
                 kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
         self._end_process(status)
 
-    def _tell_all(self, message: Message) -> None:
-        for link in list(self._others.values()):
-            link.send(message)
+    def _end_process(self, status: int) -> None:
+        os._exit(status)
+
+    def _tell_all(self, kind: str, **content: Any) -> None:
+        """Sends a message where it is read; only an answer shows whether the other end lives."""
+        message = json.dumps({"kind": kind, **content}).encode()
+        with self._sending:
+            for connection in list(self._others.values()):
+                with contextlib.suppress(OSError):
+                    room = select.poll()
+                    room.register(connection, select.POLLOUT)
+                    # Messages are short, so what there is room for is sent whole.
+                    if room.poll(_MILLISECONDS_TO_SEND):
+                        connection.send_bytes(message)
 
 
 @contextlib.contextmanager
-def watched(
-    ranks: Ranks,
-    settings: RunSettings,
-    *,
-    timeout_seconds: float,
-) -> Iterator[Watch]:
+def watched(ranks: Ranks, settings: RunSettings, *, timeout_seconds: float) -> Iterator[Watch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
     Collective. ``timeout_seconds`` is rank 0's --rank_timeout; 0 disables the watch.
@@ -255,18 +273,13 @@ def watched(
         yield NoWatch(ranks)
         return
     try:
-        links = connect_ranks(ranks)
+        peers = connect_ranks(ranks)
     except CannotConnectError as error:
         raise UserError(
             f"{error}; allow connections between the hosts, or give --rank_timeout=0 to run "
             "without the watch over the ranks."
         ) from error
-    watch = RankWatch(
-        ranks,
-        links,
-        timeout_seconds=timeout_seconds,
-        how_to_resume=lambda: how_to_resume(settings, look=ranks.is_chief),
-    )
+    watch = RankWatch(ranks, peers, settings, timeout_seconds=timeout_seconds)
     watch.start()
     try:
         yield watch
@@ -298,53 +311,3 @@ def how_to_resume(settings: RunSettings, *, look: bool, seconds_to_read: float =
         return f"start again to resume from {found[0]}, which is intact"
     origin = f" from {settings.start.init_checkpoint}" if settings.start.init_checkpoint else ""
     return f"start again{origin} (no checkpoint was saved in {output_dir} yet)"
-
-
-class StopAgreement:
-    """One rank's view of when to stop.
-
-    Rank 0 chooses the update after the one it has just finished, and starts it only once every rank
-    has been told. No rank can finish it before rank 0 has started it, so all stop after it.
-    """
-
-    def __init__(self, others: Iterable[int], *, decides: bool, tell: Callable[[Message], None]):
-        """``others`` are the ranks to which ``tell`` sends; ``decides`` is true on rank 0."""
-        self._decides = decides
-        self._tell = tell
-        self._condition = threading.Condition()
-        self._uninformed = set(others)
-        self._requested: int | None = None
-        self._stop: tuple[int, int] | None = None  # update after which to stop, and signal
-
-    def stop_after(self, update: int, received: int | None) -> int | None:
-        """Like ``Watch.stop_after``; on rank 0 it may wait for the other ranks."""
-        with self._condition:
-            if self._stop is not None:
-                last, number = self._stop
-                return number if update >= last else None
-            requested = received or self._requested
-            if requested and self._decides:
-                self._stop = (update + 1, requested)
-                self._tell({"kind": STOP, "after": update + 1, "signal": requested})
-                self._condition.wait_for(lambda: not self._uninformed)
-            elif requested:
-                self._tell({"kind": ASK, "signal": requested})
-        return None
-
-    def handle(self, rank: int, message: Message) -> None:
-        """Handles a message of the three kinds from another rank; called in another thread."""
-        with self._condition:
-            if message["kind"] == ASK:
-                self._requested = message["signal"]
-            elif message["kind"] == STOP:
-                self._stop = (message["after"], message["signal"])
-                self._tell({"kind": NOTED})
-            else:
-                self._uninformed.discard(rank)
-                self._condition.notify_all()
-
-    def leave(self, rank: int) -> None:
-        """Notes that a rank has finished and need not be informed any more."""
-        with self._condition:
-            self._uninformed.discard(rank)
-            self._condition.notify_all()

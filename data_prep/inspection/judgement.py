@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 
 from bert_tf.config.masking import MaskingOptions
-from bert_tf.records.info import one_sided_labels
-from bert_tf.records.tokens import unusual_shares
+from bert_tf.records.info import one_sided_labels, unusual_shares
 from data_prep.inspection.hash_sample import HashSample
 from data_prep.inspection.record_statistics import Statistics
 

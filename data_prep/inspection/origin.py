@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.durable.manifest import MANIFEST_NAME, SPECIAL_NAMES, Manifest, describe_vocabulary
-from bert_tf.records.tokens import original_ids
+from bert_tf.records.info import original_ids
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.digest import digest_of_file

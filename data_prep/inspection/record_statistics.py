@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_tf.records.info import original_ids, text_positions
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
-from bert_tf.records.tokens import original_ids, text_positions
 from data_prep.inspection.hash_sample import as_hashes, hash_of
 
 # Labels of which a record has one, and all labels, including those of words.

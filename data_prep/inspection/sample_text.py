@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_tf.records.info import original_ids
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS
-from bert_tf.records.tokens import original_ids
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.util.page import mark
 from data_prep.inspection.record_statistics import LABELS

@@ -176,7 +176,7 @@ def _read(path: Path, call: str) -> _Entry | None:
         return None
     try:
         advice = "the stage starts over"
-        content = read_sealed_json(path, what="journal", advice=advice, required=True)
+        content = read_sealed_json(path, what="journal", advice=advice)
         if content["call"] != call:
             return None
         return _Entry(

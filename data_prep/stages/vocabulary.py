@@ -20,7 +20,7 @@ from bert_tf.config import declared
 from bert_tf.config.declared import AT_LEAST_ONE, setting
 from bert_tf.durable.stage import Built, run_stage
 from bert_tf.text.basic import BasicTokenizer
-from bert_tf.text.names import TOKENIZER_CONFIG_NAME
+from bert_tf.text.tokenizer import TOKENIZER_CONFIG_NAME
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.util.console import report

@@ -6,8 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from bert_tf.config.declared import Settings, setting
+from bert_tf.model_directory.complete import other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import report
 from bert_tf.util.errors import UserError

@@ -12,8 +12,8 @@ import torch
 
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands import convert as command
+from bert_tf.model_directory.complete import other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.same_model import other_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError

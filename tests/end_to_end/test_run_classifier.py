@@ -1,4 +1,4 @@
-"""run_classifier.py on a small network: train, score, predict, ranks, seeds."""
+"""run_classifier.py on a small network: train, score, predict, seeds."""
 
 import json
 
@@ -8,13 +8,12 @@ import pytest
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.classification.metrics import pearson, spearman
 from tests.end_to_end.finetuning_runs import (
-    assert_same_plan,
     flags_of_a_short_run,
     ledger_of,
     results_of,
 )
 from tests.helpers.glue_files import LENGTHS, write_data, write_pairs
-from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.programs import run
 from tests.helpers.squad_files import write_model
 
 SCRIPT = "run_classifier.py"
@@ -168,29 +167,6 @@ def test_a_search_with_seeds(flags, tmp_path):
         assert row["trial"] == f"layerwise_lr_decay=0.5,learning_rate={peak}"
         assert ledger["optimizer"]["rate_factors"][0] == "^bert/embeddings:0"
     assert f"the best by eval_accuracy is {tmp_path / search['best']}\n" in done.stdout
-
-
-@pytest.mark.exhaustive
-@requires_horovod
-@pytest.mark.parallel
-def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):
-    done = mpirun(
-        2,
-        SCRIPT,
-        "--horovod",
-        *flags,
-        "--train_batch_size=8",
-        "--do_train",
-        "--do_eval",
-        "--do_predict",
-        f"--predict_file={files / 'SST-2' / 'dev.tsv'}",
-        f"--output_dir={tmp_path}",
-    )
-    assert done.stdout.count("the predictions of") == 1, "rank 0 alone prints"
-    assert_same_plan(trained[0], tmp_path)
-    assert predictions_of(tmp_path) == predictions_of(trained[0])
-    # Up to the order in which float32 is added up.
-    np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=2e-3)
 
 
 @pytest.mark.slow

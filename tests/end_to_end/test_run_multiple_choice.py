@@ -1,4 +1,4 @@
-"""run_multiple_choice.py on a small network: train, score, choose, transformers, ranks."""
+"""run_multiple_choice.py on a small network: train, score, choose, transformers."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.end_to_end.finetuning_runs import (
 )
 from tests.helpers.choice_files import LENGTHS, write_data
 from tests.helpers.model_records import classes_in
-from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.programs import run
 from tests.helpers.squad_files import write_model
 
 SCRIPT = "run_multiple_choice.py"
@@ -131,15 +131,3 @@ def test_a_student_learns_from_a_teacher(trained, flags, tmp_path):
     taught = [f"--teacher_checkpoint={trained[0]}", "--alpha_label=0", "--alpha_ce=1"]
     run(SCRIPT, *flags, *taught, f"--output_dir={tmp_path}")
     assert results_of(tmp_path)["eval_accuracy"] > 0.8
-
-
-@pytest.mark.exhaustive
-@requires_horovod
-@pytest.mark.parallel
-def test_two_ranks_learn_and_predict_as_one(trained, flags, tmp_path):
-    given = ["--horovod", *flags, "--train_batch_size=8", f"--output_dir={tmp_path}"]
-    done = mpirun(2, SCRIPT, *given)
-    assert done.stdout.count("the predictions of") == 1, "rank 0 alone prints"
-    assert_same_plan(trained[0], tmp_path)
-    found, expected = (results_of(path)["eval_loss"] for path in (tmp_path, trained[0]))
-    assert found == pytest.approx(expected, abs=2e-3)

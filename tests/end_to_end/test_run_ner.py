@@ -1,4 +1,4 @@
-"""run_ner.py on a small network: train, score, predict, ranks, a teacher."""
+"""run_ner.py on a small network: train, score, predict, a teacher."""
 
 import json
 import shutil
@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.finetuning_runs import (
-    assert_same_plan,
     flags_of_a_short_run,
     ledger_of,
     results_of,
 )
 from tests.helpers.model_records import classes_in
-from tests.helpers.programs import mpirun, requires_horovod, run
+from tests.helpers.programs import run
 from tests.helpers.squad_files import write_model
 from tests.helpers.tagging_files import LABELS, LENGTHS, write_data
 from tests.helpers.tensors import variables_of
@@ -170,17 +169,3 @@ def test_parts_of_speech_have_an_accuracy_only(flags, files, tmp_path):
     assert {"eval_accuracy", "eval_loss"} <= results.keys()
     assert not {"eval_f1", "eval_precision", "eval_recall"} & results.keys()
     assert not (tmp_path / "out" / "eval_entities.json").exists()
-
-
-@pytest.mark.exhaustive
-@requires_horovod
-@pytest.mark.parallel
-def test_two_ranks_learn_and_predict_as_one(trained, flags, predicts_dev, tmp_path):
-    does = ["--train_batch_size=8", "--do_train", "--do_eval", *predicts_dev]
-    done = mpirun(2, SCRIPT, "--horovod", *flags, *does, f"--output_dir={tmp_path}")
-    assert done.stdout.count("the predictions of") == 1, "rank 0 alone prints"
-    assert_same_plan(trained[0], tmp_path)
-    assert predictions_of(tmp_path) == predictions_of(trained[0])
-    # Up to the order in which float32 is added up.
-    found, expected = (results_of(path)["eval_loss"] for path in (tmp_path, trained[0]))
-    assert found == pytest.approx(expected, abs=2e-3)

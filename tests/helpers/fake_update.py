@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.sums import Sums
+from bert_tf.model.losses import Sums
 from bert_tf.update.train_op import TrainOutputs, VariableFigures
 
 

@@ -42,7 +42,6 @@ from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.metrics import read_answers, read_null_odds
 from bert_tf.tasks.tagging.files import read_tagged
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import read_json_object
 from data_prep.conversion import record_inputs
@@ -52,6 +51,7 @@ from data_prep.sources.source_text import encode
 from data_prep.text.documents import Decoder
 from tests.helpers.archives import parquet_of, tar_of, zip_of
 from tests.helpers.mediawiki import dump, page
+from tests.helpers.small_vocabulary import load_tokenizer
 
 _LONGEST_MESSAGE = 2000
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde", "##a", "##b"]
@@ -355,9 +355,9 @@ _DEEPSPEED = {
 
 
 def _read_deepspeed(path: Path) -> None:
-    settings = deepspeed.Settings()
-    settings.add(read_json_object(path, what="--config"))
-    deepspeed.convert(settings).text()
+    run = deepspeed.Conversion()
+    run.add(read_json_object(path, what="--config"))
+    deepspeed.convert(run).text()
 
 
 def _json(*values: object) -> Callable[[Path], list[bytes]]:

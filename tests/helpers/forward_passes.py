@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_output
-from bert_tf.model.sums import Sums
+from bert_tf.model.losses import Sums
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.task import SpanTask
 

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from bert_tf.model.options import ForwardOptions
-from bert_tf.ranks.single import PlannedRanks, SingleProcess
+from bert_tf.ranks.ranks import PlannedRanks, SingleProcess
 from bert_tf.train.execute import GivenBatches
 from bert_tf.train.job import Job, JobData, RunModel
 from bert_tf.train.ledger import training_ledger

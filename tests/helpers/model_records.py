@@ -8,8 +8,7 @@ from typing import Any
 
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.record import read_record, write_record
-from bert_tf.model_directory.writing import record_of
+from bert_tf.model_directory.record import read_record, record_of, write_record
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 

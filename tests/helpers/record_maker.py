@@ -72,15 +72,14 @@ class RecordMaker:
         options = tf.io.TFRecordOptions(compression_type="GZIP" if is_gzip else "")
         return sum(1 for _ in tf.python_io.tf_record_iterator(str(path), options))
 
-    def write_like_google(self, path, count, *, first=0, renamed=None, compression=None):
+    def write_like_google(self, path, count, *, first=0, renamed=None):
         """With the calls of google-research/bert's script: no offsets, no manifest.
 
-        ``renamed`` gives features other names, ``compression`` is GZIP or ZLIB.
+        ``renamed`` gives features other names.
         """
         examples = self.examples(count, first=first)
         examples = {(renamed or {}).get(name, name): v for name, v in examples.items()}
-        options = compression and tf.io.TFRecordOptions(compression_type=compression)
-        with tf.io.TFRecordWriter(str(path), options) as writer:
+        with tf.io.TFRecordWriter(str(path)) as writer:
             for row in range(count):
                 features = collections.OrderedDict()
                 for name, values in examples.items():

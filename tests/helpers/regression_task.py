@@ -9,7 +9,7 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
-from bert_tf.model.sums import Sums
+from bert_tf.model.losses import Sums
 from bert_tf.model.variables import VariableSpec
 
 

@@ -13,7 +13,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec, create_variables
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.question_answering.task import SQUAD_SCOPE, SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
 

@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 
 from bert_tf.text.basic import BasicTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.vocabulary import write_vocab_file
+from bert_tf.util.files import PathLike
 from data_prep.stages.vocabulary import Settings, train_wordpiece
 from tests.helpers.programs import ROOT
 from tests.helpers.small_pretraining import stdlib_documentation
@@ -29,3 +32,14 @@ def write_small_vocabulary(path: Path, *, lower_case: bool, size: int = 1500) ->
     settings = Settings("", "", size, character_coverage=0.999)
     write_vocab_file(path, train_wordpiece(words, settings))
     return path
+
+
+def load_tokenizer(
+    *,
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool = True,
+) -> Tokenizer:
+    """A vocabulary with BERT's own rules."""
+    vocab, spm = (Path(path) if path else None for path in (vocab_file, spm_model_file))
+    return TokenizerFiles(vocab, spm, do_lower_case).load()

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_output, bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model.sums import Sums
+from bert_tf.model.losses import Sums
 from bert_tf.model.variables import VariableSpec, frozen_specs
 
 TEACHER = "teacher"

@@ -6,7 +6,7 @@ import threading
 import types
 from typing import Any, Callable
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 
 LIMIT = 60  # seconds for what takes a fraction of one
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train.hooks import StopOnSignal
 from bert_tf.util.console import say
 from bert_tf.util.errors import exit_on_user_error

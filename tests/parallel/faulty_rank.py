@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-import run_pretraining
+from bert_tf.commands.scripts import SCRIPTS
 from bert_tf.util import environment
 
 STEP = 4  # one after a checkpoint, with flags_of_a_short_run
@@ -148,7 +148,7 @@ def main(fault, rank, marker):
 
     if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
         environment.prepare_environment = then_the_fault
-    run_pretraining.run()
+    SCRIPTS["pretrain"].run()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from absl import flags
 
 from bert_tf.compat.nvidia_defaults import PRETRAINING, SQUAD, TAGGING
 from bert_tf.tasks.classification.flags import define_classification_flags
+from bert_tf.tasks.multiple_choice.flags import define_choice_flags
 from bert_tf.tasks.pretraining.flags import define_distillation_flags, define_pretraining_flags
 from bert_tf.tasks.question_answering.settings import define_squad_flags
 from bert_tf.tasks.tagging.flags import define_tagging_flags
@@ -20,7 +21,7 @@ VALUES = {"int": "3", "float": "3", "bool": "true"}
 TABLES = [
     *("records", "pretraining", "squad", "classification", "features", "records"),
     *("pretraining", "squad", "tagging", "pretraining", "squad"),
-    *("classification", "tagging", "distillation", "squad"),
+    *("classification", "tagging", "choice", "distillation", "squad"),
 ]
 
 # What the peers' parsers define, by their sources.
@@ -92,6 +93,7 @@ def parser_of(kind):
         "squad": define_squad_flags,
         "classification": define_classification_flags,
         "tagging": define_tagging_flags,
+        "choice": define_choice_flags,
         "features": define_feature_flags,
     }[kind](values)
     return values

@@ -19,33 +19,33 @@ from tests.helpers.programs import ROOT
 MOST_LINES = {
     "": 7,
     "checkpoint": 3_118,
-    "cli": 873,
+    "cli": 867,
     "commands": 1_636,
     "compat": 1_492,
-    "config": 1_306,
+    "config": 1_301,
     "diagnose": 881,
-    "doctor": 576,
-    "durable": 1_277,
-    "finetune": 1_691,
+    "doctor": 574,
+    "durable": 1_260,
+    "finetune": 1_911,
     "inference": 667,
     "input": 1_892,
-    "model": 2_689,
-    "model_directory": 991,
+    "model": 2_648,
+    "model_directory": 932,
     "native": 227,
-    "ranks": 1_136,
-    "records": 2_466,
+    "ranks": 1_112,
+    "records": 2_300,
     "serving": 1_200,
-    "tasks": 13_295,
-    "text": 2_813,
-    "train": 3_933,
+    "tasks": 12_969,
+    "text": 2_683,
+    "train": 3_916,
     "tuning": 546,
-    "update": 2_792,
+    "update": 2_791,
     "util": 2_338,
-    "watch": 772,
+    "watch": 547,
 }
-MOST_FILES = 294
+MOST_FILES = 282
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (180, 30_679)}
+MOST_REACHED = {"run_pretraining.py": (169, 29_662)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

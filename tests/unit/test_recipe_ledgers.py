@@ -12,7 +12,7 @@ from bert_tf.diagnose.memory import estimate_memory
 from bert_tf.model.config import INPUTS, BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, pretraining_settings
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings

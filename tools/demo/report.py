@@ -15,7 +15,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util import environment
 from bert_tf.util.files import expand_record_files
 
@@ -26,7 +26,7 @@ def report(output_dir: Path, *, config_file: Path, data: Path, model: Path) -> d
     """Prints the report and returns the metrics of ``summary.json``."""
     environment.prepare_environment(verbose=False)
     config = BertConfig.from_json_file(config_file)
-    tokenizer = load_tokenizer(vocab_file=data / "vocabulary" / "vocab.txt")
+    tokenizer = TokenizerFiles(data / "vocabulary" / "vocab.txt").load()
     evaluations = _read_lines(model / "eval_log.jsonl")
     untrained, trained = evaluations[0], evaluations[-1]
     counts = token_counts(_records(data, "train"), config.vocab_size)

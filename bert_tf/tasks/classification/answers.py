@@ -34,10 +34,6 @@ class Answers:
     classes: Classes
     logits: np.ndarray
 
-    def of(self, rows: slice) -> Answers:
-        """What is predicted of some of the texts."""
-        return Answers(self.classes, self.logits[rows])
-
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
         """The probabilities of the classes, [N, classes] float64."""

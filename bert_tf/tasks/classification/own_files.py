@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from bert_tf.config.declared import Settings, setting
+from bert_tf.finetune.tables import Table, open_table
 from bert_tf.model_directory.classes import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Classes
-from bert_tf.tasks.classification.tables import Table, TableRow, open_table
 from bert_tf.tasks.classification.texts import OF_RATINGS, Label, Row, TextFile, TextTask
 from bert_tf.util.errors import UserError, short_repr
 
@@ -88,7 +88,7 @@ GivenLabel = Union[str, tuple[str, ...], float]
 
 
 class _Example(NamedTuple):
-    row: int
+    where: str
     first: str
     second: str | None
     label: GivenLabel | None
@@ -147,10 +147,9 @@ class Texts:
         for name in names:
             if name not in numbers:
                 shown = ", ".join([*map(repr, list(numbers)[:10]), *["..."][: len(numbers) > 10]])
-                where = f"--{self.table.flag}: {self.table.place_of(example.row)}"
                 raise UserError(
-                    f"{where} has the label {short_repr(name)}, which the model does not know; its "
-                    f"labels are {shown}; correct it, or train with such examples."
+                    f"{example.where} has the label {short_repr(name)}, which the model does not "
+                    f"know; its labels are {shown}; correct it, or train with such examples."
                 )
         if isinstance(label, str):
             return float(numbers[label])
@@ -174,10 +173,12 @@ def read_texts(path: Path, settings: TableSettings, *, flag: str, needs_labels: 
         places.append(table.number_of(pair, flag="pair_column"))
     of_label = None if label is None else table.number_of(label, flag="label_column")
     examples = []
-    for row in table.rows:
-        first, *second = (_text(row, place, table) for place in places)
-        given = None if of_label is None else _label(row, of_label, table, settings)
-        examples.append(_Example(row.number, first, second[0] if second else None, given))
+    for where, cells in table.rows:
+        first, *second = (_text(cells[n], where, table.columns[n]) for n in places)
+        given = None
+        if of_label is not None:
+            given = _label(cells[of_label], where, table.columns[of_label], settings)
+        examples.append(_Example(where, first, second[0] if second else None, given))
     if not examples:
         raise UserError(f"--{flag}: {path} has no rows.")
     return Texts(table, (text, pair, label), examples)
@@ -244,20 +245,18 @@ def _usual_column(table: Table, names: Sequence[str], what: str) -> str:
     return column
 
 
-def _text(row: TableRow, place: int, table: Table) -> str:
-    text = row.cells[place]
-    if isinstance(text, str) and text.strip():
-        return text
-    is_empty = text is None or isinstance(text, str)
+def _text(cell: Any, where: str, column: str) -> str:
+    if isinstance(cell, str) and cell.strip():
+        return cell
+    is_empty = cell is None or isinstance(cell, str)
     raise UserError(
-        f"--{table.flag}: {table.place_of(row.number)}: column {short_repr(table.columns[place])} "
-        f"{'is empty' if is_empty else f'has {short_repr(text)}, not a text'}; correct it, or "
+        f"{where}: column {short_repr(column)} "
+        f"{'is empty' if is_empty else f'has {short_repr(cell)}, not a text'}; correct it, or "
         "remove the row."
     )
 
 
-def _label(row: TableRow, place: int, table: Table, settings: TableSettings) -> GivenLabel:
-    cell = row.cells[place]
+def _label(cell: Any, where: str, column: str, settings: TableSettings) -> GivenLabel:
     label: GivenLabel | None
     if settings.regression:
         label, wanted = _rating(cell), "a finite number of 32 bits"
@@ -267,9 +266,8 @@ def _label(row: TableRow, place: int, table: Table, settings: TableSettings) -> 
         label, wanted = _name(cell), "a label"
     if label is None:
         raise UserError(
-            f"--{table.flag}: {table.place_of(row.number)}: column "
-            f"{short_repr(table.columns[place])} has {short_repr(cell)}, not {wanted}; correct it, "
-            "or remove the row."
+            f"{where}: column {short_repr(column)} has {short_repr(cell)}, not {wanted}; correct "
+            "it, or remove the row."
         )
     return label
 

@@ -46,7 +46,7 @@ from bert_tf.tasks.classification.answers import (
     write_predictions,
     write_probabilities,
 )
-from bert_tf.tasks.classification.features import check_length, feature_stage
+from bert_tf.tasks.classification.features import feature_stage
 from bert_tf.tasks.classification.flags import (
     BALANCED,
     ClassificationSettings,
@@ -162,15 +162,6 @@ class TextClassification(SequenceTask):
     def _unit(self) -> float:
         return rating_unit(self.files[TRAIN]) if TRAIN in self.files else 1.0
 
-    def fitted(self, run: Run, max_seq_length: int) -> TextClassification:
-        """With room for the texts."""
-        check_length(self.task.name, len(self.task.sentences), max_seq_length)
-        return super().fitted(run, max_seq_length)
-
-    def most_records(self) -> int:
-        """One for each row; windows of long texts count as one."""
-        return len(self.files[TRAIN].rows)
-
     def network(self, config: BertConfig) -> ClassificationTask:
         """A head that starts from the best constant answer to the training file."""
         settings, task = self.settings, self.task
@@ -220,8 +211,9 @@ class TextClassification(SequenceTask):
             )
             of_model = Answers(classes, answers)
         for part in file.parts:
-            of_part = scores(file.task, of_model.of(part.rows), labels[part.rows])
-            results.update({part.named(name): value for name, value in of_part.items()})
+            of_part = Answers(of_model.classes, answers[part.rows])
+            named = scores(file.task, of_part, labels[part.rows]).items()
+            results.update({part.named(name): value for name, value in named})
         if len(set(of_model.classes.thresholds)) == 1:
             results["eval_threshold"] = of_model.classes.thresholds[0]
         write_report(output_dir, file, of_model, results)

@@ -23,9 +23,8 @@ from bert_tf.model.blocks import native_operations
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import Head
 from bert_tf.model.layers import rows_of_sequences
-from bert_tf.model.losses import ClassScores, Decisions
+from bert_tf.model.losses import ClassScores, Decisions, Sums, Terms
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, Task
 from bert_tf.model.variables import Variables, VariableSpec, frozen_specs
 from bert_tf.tasks.distillation.settings import DistillationSettings
@@ -127,25 +126,19 @@ class DistillationTask:
         return {**labels, **{term: (_METRICS[term],) for term in self.factors}}
 
     def specs(self) -> list[VariableSpec]:
-        """The variables of the student, of the projection and of the teacher."""
-        width, of_teacher = self.config.hidden_size, self.teacher.config.hidden_size
-        projection = [VariableSpec(_PROJECTION, (width, of_teacher))] if self._projects else []
-        return [
-            *self.student.specs(),
-            *projection,
-            *frozen_specs(self.teacher_specs(), prefix=TEACHER),
-        ]
+        """The variables of the student, of the projection and of the teacher.
 
-    def teacher_specs(self) -> list[VariableSpec]:
-        """The teacher's variables under its own names; no heads if soft targets are not used.
-
-        Empty if its targets are cached on disk.
+        The teacher has no heads if there are no soft targets, no variables if they are cached.
         """
+        width, teacher = self.config.hidden_size, self.teacher.config
+        specs = self.student.specs()
+        if self._projects:
+            specs = [*specs, VariableSpec(_PROJECTION, (width, teacher.hidden_size))]
         if self.settings.teacher_cache:
-            return []
-        if SOFT_TARGETS in self.factors:
-            return self.teacher.specs()
-        return bert_specs(self.teacher.config, pooler=False)
+            return specs
+        has_heads = SOFT_TARGETS in self.factors
+        frozen = self.teacher.specs() if has_heads else bert_specs(teacher, pooler=False)
+        return [*specs, *frozen_specs(frozen, prefix=TEACHER)]
 
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
@@ -250,23 +243,20 @@ class DistillationTask:
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
     ) -> tuple[tf.Tensor, tf.Tensor]:
         scores, weights = self.student.decisions(outputs.student, features, options)
-        temperature = self._temperature
+        temperature, most = self._temperature, self.most_targets()
         if self.settings.teacher_cache:
             K = features[CLASSES].shape[-1]
-            targets = SoftTargets(
-                *(tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
-            )
-        elif (most := self.most_targets()) is not None:
+            flat = (tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
+            targets = SoftTargets(*flat)
+        elif most is not None:
             targets = self.soft_targets(outputs.teacher, features, options, most=most)
         else:
-            teacher = self.teacher.decisions(outputs.teacher, features, options)
+            teacher, _ = self.teacher.decisions(outputs.teacher, features, options)
             if self.student.num_classes == 1:
-                target = teacher.scores.logits(options.policy)
+                target = teacher.logits(options.policy)
                 score = tf.cast(scores.product, tf.float32) + scores.bias
                 return tf.reduce_sum(tf.square(score - tf.stop_gradient(target)), -1), weights
-            values = divergence_from_all(
-                scores, teacher.scores, temperature=temperature, options=options
-            )
+            values = divergence_from_all(scores, teacher, temperature=temperature, options=options)
             return values, weights
         values = divergence_from_most_probable(
             scores, targets, temperature=temperature, options=options
@@ -277,9 +267,9 @@ class DistillationTask:
         self, teacher_outputs: Any, features: Features, options: ForwardOptions, *, most: int
     ) -> SoftTargets:
         """The teacher's soft targets with ``most`` classes, from the outputs of its heads."""
-        teacher = self.teacher.decisions(teacher_outputs, features, options)
+        teacher, _ = self.teacher.decisions(teacher_outputs, features, options)
         return most_probable(
-            teacher.scores.logits(options.policy),
+            teacher.logits(options.policy),
             temperature=self._temperature,
             most=most,
             least_probability=self.settings.min_target_probability,

@@ -10,8 +10,8 @@ from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.complete import other_function, other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory, require_checkpoint
-from bert_tf.model_directory.same_model import other_function, other_vocabulary
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import (
     ATTENTION,

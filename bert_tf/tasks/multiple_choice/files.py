@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_tf.finetune.tables import open_table
 from bert_tf.records.sequences import Encoded, TokenSequence, inputs_of, joined
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.windows import kept_counts
 from bert_tf.util.errors import UserError, short_repr
-from bert_tf.util.files import decode_text, find_file, read_json_object, read_lines, require_file
+from bert_tf.util.files import find_file, read_json_object
 
 VERSION = 1  # goes up when the records of equal input change
 
@@ -26,7 +24,6 @@ _NAMES = {
     "dev": ("dev.jsonl", "val.jsonl", "dev.csv", "val.csv", "dev"),
     "test": ("test.jsonl", "test.csv", "test"),
 }
-_SWAG_COLUMNS = ("sent1", "sent2", "ending0", "ending1")
 _LETTERS = "ABCDEFGH"  # RACE's answers
 # The blank that choices fill in questions of RACE; not a part of a word.
 _BLANK = re.compile(r"(?<!\w)_+(?!\w)")
@@ -73,19 +70,18 @@ def find_split(data_dir: Path, split: str, *, flag: str) -> Path:
 
 
 def read_questions(path: Path, *, flag: str, needs_labels: bool) -> ChoiceFile:
-    """Reads JSON lines, a ``.csv`` with SWAG's columns, or the files of RACE in a directory.
+    """Reads a table of own questions or of SWAG, or the files of RACE in a directory.
 
     Raises UserError, which names ``flag`` and the place, if the file cannot be read or has no
     questions, and for a question that is not valid.
     """
+    paths, read = [path], _table
     if path.is_dir():
         paths, read = sorted(path.rglob("*.txt")), _race
-    else:
-        paths, read = [require_file(path, flag=flag)], _swag if path.suffix == ".csv" else _lines
     questions = [
-        question_of(values, where=f"--{flag}: {place} of {file}", needs_label=needs_labels)
+        question_of(values, where=where, needs_label=needs_labels)
         for file in paths
-        for place, values in read(file, flag)
+        for where, values in read(file, flag)
     ]
     if not questions:
         raise UserError(
@@ -121,42 +117,26 @@ def question_of(values: Any, *, where: str, needs_label: bool = False) -> Questi
     return Question(context, question, texts, label)
 
 
-def _lines(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(read_lines(path, flag=flag), start=1):
-        if line.strip():
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                values = None
-            yield f"line {number}", values
+def _table(path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Own questions, or the rows of Zellers et al. 2018, of which each choice ends a sentence."""
+    table = open_table(path, flag=flag)
+    endings = [name for name in table.columns if re.fullmatch(r"ending\d+", name)]
+    for where, cells in table.rows:
+        values = dict(zip(table.columns, cells))
+        if endings:
+            label: Any = values.get("label")
+            if isinstance(label, str) and label.isascii() and label.isdigit():
+                label = int(label)
+            values = {
+                "context": values.get("sent1"),
+                "question": values.get("sent2"),
+                "choices": [values[name] for name in endings],
+                "label": label,
+            }
+        yield where, values
 
 
-def _swag(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
-    """The rows of Zellers et al. 2018: the second sentence has begun, and each choice ends it."""
-    text = decode_text(path.read_bytes(), path, flag=flag)
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    columns = reader.fieldnames or ()
-    missing = [name for name in _SWAG_COLUMNS if name not in columns]
-    if missing:
-        raise UserError(
-            f"--{flag}: {path} has no column {' and no column '.join(missing)}, which SWAG's "
-            "tables have; give one of these, or JSON lines (.jsonl)."
-        )
-    endings = [name for name in columns if re.fullmatch(r"ending\d+", name)]
-    for row in reader:
-        label = row.get("label") or ""
-        yield (
-            f"line {reader.line_num}",
-            {
-                "context": row["sent1"],
-                "question": row["sent2"],
-                "choices": [row[name] for name in endings],
-                "label": int(label) if label.isascii() and label.isdigit() else label,
-            },
-        )
-
-
-def _race(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
+def _race(path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The questions of Lai et al. 2017 on one article; answers are letters."""
     content = read_json_object(path, what=f"--{flag}")
     lists: list[Any] = [content.get(name) for name in ("questions", "options", "answers")]
@@ -169,7 +149,10 @@ def _race(path: Path, flag: str) -> Iterator[tuple[str, Any]]:
     for number, (question, choices, answer) in enumerate(zip(*lists), start=1):
         label = _LETTERS.find(answer) if isinstance(answer, str) and len(answer) == 1 else None
         values = {"context": content.get("article"), "question": question}
-        yield f"question {number}", {**values, "choices": choices, "label": label}
+        yield (
+            f"--{flag}: question {number} of {path}",
+            {**values, "choices": choices, "label": label},
+        )
 
 
 def check_length(max_seq_length: int) -> None:

@@ -67,15 +67,6 @@ class MultipleChoice(SequenceTask):
         check_trained_on(run, cls.name)
         return cls(settings, read_files(settings, find=find_split, read=read_questions))
 
-    def fitted(self, run: Run, max_seq_length: int) -> MultipleChoice:
-        """With room for a context and a choice."""
-        check_length(max_seq_length)
-        return super().fitted(run, max_seq_length)
-
-    def most_records(self) -> int:
-        """One for each question."""
-        return len(self.files[TRAIN].questions)
-
     def network(self, config: BertConfig) -> ChoiceTask:
         """The network of a head with one output."""
         return ChoiceTask(config)
@@ -83,6 +74,7 @@ class MultipleChoice(SequenceTask):
     def stage(self, kind: str, tokenizer_files: TokenizerFiles) -> SequenceStage:
         """One record for each question; only training needs labels."""
         file, length, training = self.files[kind], self.settings.max_seq_length, kind == TRAIN
+        check_length(length)
         parameters = {"max_seq_length": length, "num_choices": file.num_choices}
         return SequenceStage(
             "choice_features",

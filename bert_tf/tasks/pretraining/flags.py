@@ -52,6 +52,23 @@ _NETWORK_HELP = {
     "initializer_range": "Standard deviation of the initial weights",
 }
 
+_FILES_HELP = {
+    "bert_config_file": "JSON file of the model's architecture (default: the one stored with "
+    "--init_checkpoint).",
+    "vocab_file": "WordPiece vocabulary of the records, to be saved with the model (default: the "
+    "one stored with the records or with --init_checkpoint).",
+    "spm_model_file": "A SentencePiece model, instead of --vocab_file.",
+}
+_RECORDS_HELP = {
+    "input_file": "Training records: files, globs or directories, comma-separated. With weights, "
+    "as in own:0.8,general:0.2, each is that fraction of the sequences, and an epoch is one pass "
+    "over the first.",
+    "input_files_dir": "NVIDIA's name: directories of training records. Other flags then have the "
+    "defaults of NVIDIA's scripts.",
+    "eval_file": "Held-out records, in the form of --input_file (default: the training records).",
+    "eval_files_dir": "NVIDIA's name: directories of held-out records; see --input_files_dir.",
+}
+
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
 _POSITION_EMBEDDINGS = r"^bert/embeddings/position_embeddings$"
@@ -90,18 +107,9 @@ def define_distillation_flags(values: flags.FlagValues) -> None:
 
 @flag_group("Model")
 def _define_model_flags(define: Definer) -> None:
-    define.string(
-        "bert_config_file",
-        None,
-        "JSON file of the model's architecture (default: the one stored with --init_checkpoint).",
-    )
-    define.string(
-        "vocab_file",
-        None,
-        "WordPiece vocabulary of the records, to be saved with the model (default: the one stored "
-        "with the records or with --init_checkpoint).",
-    )
-    define.string("spm_model_file", None, "A SentencePiece model, instead of --vocab_file.")
+    for name, help_text in _FILES_HELP.items():
+        define.string(name, None, help_text)
+    define.per_host(*_FILES_HELP)
     define.boolean(
         "do_lower_case",
         None,
@@ -112,7 +120,6 @@ def _define_model_flags(define: Definer) -> None:
         "strip_accents", None, "Whether it lost its accents (default: as --do_lower_case)."
     )
     default = "(default: the configuration file's, or BERT-base's without one)"
-    define.per_host("bert_config_file", "vocab_file", "spm_model_file")
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
         kinds[str(field.type)](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
@@ -143,30 +150,9 @@ def _define_ramp_flags(define: Definer) -> None:
 
 @flag_group("Records")
 def _define_data_flags(define: Definer) -> None:
-    define.string(
-        "input_file",
-        None,
-        "Training records: files, globs or directories, comma-separated. With weights, as in "
-        "own:0.8,general:0.2, each is that fraction of the sequences, and an epoch is one pass "
-        "over the first.",
-    )
-    define.string(
-        "input_files_dir",
-        None,
-        "NVIDIA's name: directories of training records. Other flags then have the defaults of "
-        "NVIDIA's scripts.",
-    )
-    define.string(
-        "eval_file",
-        None,
-        "Held-out records, in the form of --input_file (default: the training records).",
-    )
-    define.string(
-        "eval_files_dir",
-        None,
-        "NVIDIA's name: directories of held-out records; see --input_files_dir.",
-    )
-    define.per_host("input_file", "input_files_dir", "eval_file", "eval_files_dir")
+    for name, help_text in _RECORDS_HELP.items():
+        define.string(name, None, help_text)
+    define.per_host(*_RECORDS_HELP)
     define.settings(DataSettings)
     _define_mask_flags(define)
     define_evaluation_flags(define)

@@ -173,15 +173,14 @@ def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
 
 def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelDirectory) -> None:
     """Raises UserError if a flag contradicts the configuration of the weights."""
-    from bert_tf.model_directory.same_model import known_configs
-
-    for path, config in known_configs(stored):
-        requested = dataclasses.replace(config, **settings.network)
-        for name in config.differences(requested).function:
-            raise UserError(
-                f"--{name}={settings.network[name]} contradicts {path}, which has "
-                f"{getattr(config, name)} for the weights in {weights}; leave the flag out."
-            )
+    if stored.config is None:
+        return
+    requested = dataclasses.replace(stored.config, **settings.network)
+    for name in stored.config.differences(requested).function:
+        raise UserError(
+            f"--{name}={settings.network[name]} contradicts {stored.config_file}, which has "
+            f"{getattr(stored.config, name)} for the weights in {weights}; leave the flag out."
+        )
 
 
 def _vocabulary_files(records: RecordVocabulary | None, stored: ModelDirectory) -> TokenizerFiles:

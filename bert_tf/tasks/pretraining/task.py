@@ -15,7 +15,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.flops import training_flops
 from bert_tf.model.heads import (
     MASKED_LM_HEAD,
@@ -31,12 +30,14 @@ from bert_tf.model.losses import (
     ACCURACY,
     ClassScores,
     Decisions,
+    Sums,
+    Terms,
     classification_sums,
+    means,
     score_sums,
 )
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms, means
-from bert_tf.model.task import Features, Task, num_sequences
+from bert_tf.model.task import EncoderTask, Features, Task, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.records.info import NEXT_SENTENCE, SENTENCE_ORDER
@@ -239,11 +240,8 @@ class PretrainingTask(EncoderTask):
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
     ) -> Sums:
         words = self._masked_scores(outputs, features)
-        sums_of = score_sums
-        if words.need_blocks(options):
-            from bert_tf.model.row_blocks import score_sums_in_blocks as sums_of
         with tf.name_scope("cls/predictions/loss"):
-            return sums_of(
+            return score_sums(
                 words,
                 tf.reshape(features["masked_lm_ids"], [-1]),
                 tf.reshape(features["masked_lm_weights"], [-1]),

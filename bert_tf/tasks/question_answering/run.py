@@ -32,7 +32,6 @@ from bert_tf.tasks.question_answering.windows import (
     WindowSettings,
     feature_stage,
     fitting_windows,
-    most_windows,
     note_on_unusable,
 )
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -71,7 +70,7 @@ class QuestionAnswering(SequenceTask):
     digests: ClassVar[Mapping[str, str]] = {PREDICT_DIGEST_KEY: "questions"}
     unit: ClassVar[str] = "windows"
     digits: ClassVar[int] = 2
-    figure: ClassVar[str] = "f1"
+    metric: ClassVar[str] = "f1"
 
     @classmethod
     def open(cls, settings: SquadSettings, run: Run) -> QuestionAnswering:
@@ -121,10 +120,6 @@ class QuestionAnswering(SequenceTask):
                     lengths[name] = run.decide(name, value, reason)
         WindowSettings(**lengths).validate()
         return QuestionAnswering(dataclasses.replace(settings, **lengths), self.files)
-
-    def most_records(self) -> int:
-        """An upper bound from the lengths of the texts."""
-        return most_windows(self.files[TRAIN], self.settings.windows)
 
     def network(self, config: BertConfig) -> SpanTask:
         """A network with a span head."""

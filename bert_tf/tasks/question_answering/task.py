@@ -13,13 +13,11 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import Head, project_to_classes
 from bert_tf.model.layers import shape_of
-from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, classification_sums
+from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, Sums, Terms, classification_sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms
-from bert_tf.model.task import Features, num_sequences
+from bert_tf.model.task import EncoderTask, Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.question_answering.windows import SpanCandidates
 

@@ -208,6 +208,7 @@ def feature_stage(
             "moved_answers": sum(e.is_moved for e in squad.examples) if training else 0,
         },
         lacking="text to look for answers in",
+        most_records=most_windows(squad, windows) if training else None,
     )
 
 

@@ -31,9 +31,8 @@ from bert_tf.model.heads import (
     discriminator_specs,
 )
 from bert_tf.model.layers import Dimension, computed_in, dense, shape_of
-from bert_tf.model.losses import ACCURACY
+from bert_tf.model.losses import ACCURACY, LEAST_WEIGHT, Sums, Terms
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import LEAST_WEIGHT, Sums, Terms
 from bert_tf.model.task import Features
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.pretraining.task import (

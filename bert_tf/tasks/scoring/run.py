@@ -17,14 +17,12 @@ from bert_tf.durable.resumable import PART_NAMES, earlier_identity, settle_ident
 from bert_tf.durable.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.model.bert import bert_specs
-from bert_tf.model.chosen_positions import output_at_positions
+from bert_tf.model.bert import bert_specs, output_at_positions
 from bert_tf.model.config import BertConfig
-from bert_tf.model.encoder_task import PredictingTask
 from bert_tf.model.heads import MASKED_LM_HEAD, masked_lm_scores, masked_lm_specs
 from bert_tf.model.losses import score_losses
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, PredictingTask
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.records.info import inspect_records

@@ -271,6 +271,7 @@ def feature_stage(
         items_per_batch=256,
         total_per_worker=10_000,
         num_workers=num_workers,
+        most_records=file.num_words,
     )
 
 

@@ -115,10 +115,6 @@ class Tagging(SequenceTask):
     def _has_entities(self) -> bool:
         return are_of_entities(self.files[EVAL].labels)
 
-    def most_records(self) -> int:
-        """One for each word at most."""
-        return self.files[TRAIN].num_words
-
     def network(self, config: BertConfig) -> TaggingTask:
         """A head whose bias starts from the frequencies of the labels, as classifiers' do."""
         bias: float | tuple[float, ...] = 0.0

@@ -13,12 +13,18 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import INPUTS, BertConfig
-from bert_tf.model.encoder_task import EncoderTask
 from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
-from bert_tf.model.losses import ACCURACY, ClassScores, Decisions, classification_sums, score_losses
+from bert_tf.model.losses import (
+    ACCURACY,
+    ClassScores,
+    Decisions,
+    Sums,
+    Terms,
+    classification_sums,
+    score_losses,
+)
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums, Terms
-from bert_tf.model.task import Features
+from bert_tf.model.task import EncoderTask, Features
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.model_directory.classes import WORD_LABELS
 from bert_tf.records.layouts import LABEL_IDS, WORD_STARTS

@@ -11,15 +11,13 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.sentence_modules import DenseLayer
-from bert_tf.model.bert import bert_output, bert_specs
-from bert_tf.model.chosen_positions import output_at_positions
+from bert_tf.model.bert import bert_output, bert_specs, output_at_positions
 from bert_tf.model.config import BertConfig
-from bert_tf.model.encoder_task import PredictingTask
 from bert_tf.model.heads import Head
 from bert_tf.model.layers import activate
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, PredictingTask
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.vectors.settings import (
     CLS,

@@ -16,7 +16,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import load_value
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.task import masked_lm_logits
 from bert_tf.tasks.question_answering.task import SpanTask

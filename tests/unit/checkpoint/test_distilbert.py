@@ -16,13 +16,14 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.pretraining.mask_filler import MaskFiller
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.unit.checkpoint.tiny_models import (
     SIZES,
     huggingface_model,

@@ -21,8 +21,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
-from bert_tf.model_directory.record import MODEL_RECORD_NAME
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import MODEL_RECORD_NAME, write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 IDS = np.array([[2, 17, 8, 33, 3, 21, 9, 3], [2, 5, 30, 3, 11, 3, 0, 0]])

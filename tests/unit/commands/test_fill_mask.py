@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_tf.commands import fill_mask
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from tests.unit.tasks.pretraining.test_mask_filler import CONFIG, ENTRIES, save

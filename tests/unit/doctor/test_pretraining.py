@@ -12,7 +12,7 @@ from bert_tf.commands.doctor import TRAINING_SCRIPTS, show
 from bert_tf.doctor.examination import examine
 from bert_tf.durable.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.console import Grade
 from bert_tf.util.digest import digest_of_file

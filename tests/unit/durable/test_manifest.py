@@ -34,10 +34,6 @@ def stage(tmp_path):
     return directory, manifest
 
 
-def _matches(directory, manifest, **changes):
-    return finished_call(directory, dataclasses.replace(manifest, **changes)) is not None
-
-
 def test_describe_file_gives_size_digest_and_name(tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"abc")
@@ -70,42 +66,6 @@ def test_versions_are_named_and_are_no_part_of_the_digest(stage):
     assert version_differences(made, now) == "stage 1 (now 2), zlib none (now 1.3)"
     assert not version_differences(made, made)
     assert not version_differences(manifest, now)  # of before versions were recorded
-
-
-def test_a_matching_manifest_is_up_to_date(stage):
-    directory, manifest = stage
-    assert _matches(directory, manifest)
-    renamed = (dataclasses.replace(manifest.inputs[0], name="moved.txt"),)
-    assert _matches(directory, manifest, inputs=renamed)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"stage": "other"},
-        {"parameters": {"length": 512, "rate": 0.15, "name": "é"}},
-        {"inputs": ()},
-        {"inputs": (manifests.FileEntry("source.txt", 8, "0" * 64),)},
-        {"vocabulary": None},
-    ],
-)
-def test_a_changed_cause_is_not_up_to_date(stage, changes):
-    directory, manifest = stage
-    assert not _matches(directory, manifest, **changes)
-
-
-@pytest.mark.parametrize("damage", ["missing output", "shorter output", "no manifest", "broken"])
-def test_a_damaged_directory_is_not_up_to_date(stage, damage):
-    directory, manifest = stage
-    if damage == "missing output":
-        (directory / "a.tfrecord").unlink()
-    elif damage == "shorter output":
-        (directory / "a.tfrecord").write_bytes(b"1234")
-    elif damage == "no manifest":
-        (directory / "manifest.json").unlink()
-    else:
-        (directory / "manifest.json").write_text("{")
-    assert not _matches(directory, manifest)
 
 
 def vocabulary(**changes):

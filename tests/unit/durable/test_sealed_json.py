@@ -52,17 +52,10 @@ def test_a_flipped_bit_changes_nothing_unnoticed(tmp_path, capsys):
     assert all(re.fullmatch(rf"record: {path} [^;]+; delete it\.", s) for s in sentences)
 
 
-def test_a_file_without_a_digest_is_used_with_a_warning(tmp_path, capsys):
-    path = tmp_path / "record.json"
-    path.write_text(json.dumps(CONTENT))
-    assert read(path) == read(path) == CONTENT
-    assert capsys.readouterr().out.count(f"warning: {path} was written without a digest") == 1
-
-
-def test_a_digest_may_be_required(tmp_path):
+def test_a_file_without_a_digest_is_refused(tmp_path):
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(UserError, match=r"record.json has no content_sha256; delete it\.$"):
-        read_sealed_json(tmp_path / "record.json", what="record", advice="delete it", required=True)
+        read(tmp_path / "record.json")
 
 
 def test_keys_tuples_and_infinities_are_sealed_as_they_are_read(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.durable.manifest import read_manifest
+from bert_tf.durable.manifest import VocabularyEntry, read_manifest
 from bert_tf.durable.sealed_json import SEAL
 from bert_tf.durable.stage import Built, remove_outputs, run_stage
 from bert_tf.util.errors import UserError
@@ -91,11 +91,16 @@ def test_second_run_is_skipped_and_says_so(tmp_path, source, capsys):
     run_recorded(tmp_path / "out", source, build)
     assert "skipped" not in capsys.readouterr().err
     run_recorded(tmp_path / "out", source, build)
+    # Also of an input that was moved.
+    run_recorded(tmp_path / "out", source.rename(tmp_path / "moved.txt"), build)
     assert build.runs == 1
-    assert capsys.readouterr().err == f"copy: {tmp_path / 'out'} is up to date, skipped\n"
+    assert capsys.readouterr().err == f"copy: {tmp_path / 'out'} is up to date, skipped\n" * 2
 
 
-@pytest.mark.parametrize("change", ["parameter", "input", "lost output", "cut output", "manifest"])
+@pytest.mark.parametrize(
+    "change",
+    ["parameter", "input", "no input", "vocabulary", "lost output", "cut output", "manifest"],
+)
 def test_any_change_runs_the_stage_again(tmp_path, source, change):
     out = run_recorded(tmp_path / "out", source, Recorder("a.txt"))
     options = {}
@@ -103,6 +108,10 @@ def test_any_change_runs_the_stage_again(tmp_path, source, change):
         options["parameters"] = {"size": 2}
     elif change == "input":
         source.write_text("SOME text")
+    elif change == "no input":
+        options["inputs"] = []
+    elif change == "vocabulary":
+        options["vocabulary"] = VocabularyEntry("ab", 10, "wordpiece", True, {"pad": 0})
     elif change == "lost output":
         (out / "a.txt").unlink()
     elif change == "cut output":

@@ -22,8 +22,10 @@ from bert_tf.serving.trained import TASKS, open_trained
 from bert_tf.tasks.classification.glue import GLUE_TASKS, read_glue
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.tagging.files import read_tagged
+from tests.end_to_end.finetuning_runs import assert_same_plan
 from tests.helpers import choice_files, glue_files, squad_files, tagging_files
 from tests.helpers.files import content_of
+from tests.helpers.programs import mpirun, requires_horovod
 from tests.helpers.tensors import variables_of
 
 STEPS = 24
@@ -189,8 +191,8 @@ class Job:
         squad_files.write_model(directory / "start")
         self.case.write(self.data)
 
-    def run(self, output_dir, *given):
-        """Runs the script in this process."""
+    def flags(self, output_dir, *given):
+        """The flags of a run; ``given`` ones win."""
         usual = [
             f"--bert_config_file={self.directory}/start/bert_config.json",
             f"--vocab_file={self.directory}/start/vocab.txt",
@@ -204,9 +206,13 @@ class Job:
             *self.case.flags,
             *given,
         ]
+        return [flag.format(data=self.data) for flag in usual]
+
+    def run(self, output_dir, *given):
+        """Runs the script in this process."""
         script, values = TRAINING_SCRIPTS[TASKS[self.name].script], absl_flags.FlagValues()
         script.define(values)
-        values([TASKS[self.name].script, *(flag.format(data=self.data) for flag in usual)])
+        values([script.file, *self.flags(output_dir, *given)])
         script.start(script.settings(values))
         return output_dir
 
@@ -254,6 +260,22 @@ def test_a_run_that_resumes_ends_in_the_same_bits(job, tmp_path):
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.exhaustive
+@requires_horovod
+@pytest.mark.parallel
+def test_two_ranks_learn_and_predict_as_one(job, tmp_path):
+    """Up to the order in which float32 is added up."""
+    given = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=8"]
+    given += ["--do_train", *job.case.scored]
+    done = mpirun(2, TASKS[job.name].script, *job.flags(tmp_path, *given))
+    assert done.stdout.count("the report is") == 1, "rank 0 alone prints"
+    assert_same_plan(job.trained, tmp_path)
+    found, expected = (job.case.written(directory) for directory in (tmp_path, job.trained))
+    assert np.mean([one == other for one, other in zip(found, expected)]) > 0.9
+    metrics = [results_of(directory)[job.case.metric] for directory in (tmp_path, job.trained)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=0.05)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def run_all(settings, results=lambda settings: None):
         called.append(own)
         if results(own):
             own.run.output_dir.mkdir(parents=True)
-            names = {"metrics": ["f1", "accuracy"], "figure": "accuracy", "digits": 2}
+            names = {"metrics": ["f1", "accuracy"], "metric": "accuracy", "digits": 2}
             repeats.add(types.SimpleNamespace(settings=own, **names), RUN, results(own))
     return called
 

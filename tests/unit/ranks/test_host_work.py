@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.ranks import host_work
 from bert_tf.ranks.host_work import on_each_host, run_command
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.util.errors import UserError
 from tests.helpers.thread_ranks import run_ranks
 

@@ -2,14 +2,22 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from bert_tf.durable.manifest import VocabularyEntry, describe_file, describe_vocabulary
-from bert_tf.records.info import check_records, inspect_records
+from bert_tf.records.info import (
+    check_records,
+    inspect_records,
+    one_sided_labels,
+    original_ids,
+    text_positions,
+    unusual_shares,
+)
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 GEOMETRY = {"max_seq_length": 12, "max_predictions_per_seq": 3, "vocab_size": 50}
 
@@ -106,18 +114,13 @@ def test_no_records_are_refused(record_maker, tmp_path):
         inspect_records([])
 
 
-def test_a_file_of_another_size_than_in_its_manifest_is_refused(record_maker, tmp_path):
+@pytest.mark.parametrize("other", ["size", "count"])
+def test_a_file_that_its_manifest_does_not_describe_is_refused(record_maker, tmp_path, other):
     path = record_maker.write(tmp_path / "a.tfrecord", 4)
-    record_maker.write_manifest(tmp_path)
-    record_maker.write(path, 3)
-    with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
-        inspect_records([path])
-
-
-def test_a_file_of_another_count_than_in_its_manifest_is_refused(record_maker, tmp_path):
-    path = record_maker.write(tmp_path / "a.tfrecord", 4)
-    entry = describe_file(path, count=5)
-    record_maker.write_manifest(tmp_path, outputs=(entry,))
+    entries = {"outputs": (describe_file(path, count=5),)} if other == "count" else {}
+    record_maker.write_manifest(tmp_path, **entries)
+    if other == "size":
+        record_maker.write(path, 3)
     with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
         inspect_records([path])
 
@@ -131,19 +134,17 @@ def test_records_of_something_else_are_refused(tmp_path):
             inspect_records([path])
 
 
-def test_mixed_forms_are_refused(record_maker, tmp_path):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"masked": False}, r"a\.tfrecord contains records with stored masks, but .*b\."),
+        ({"seq_length": 16}, r"a\.tfrecord have max_seq_length 12, but .*b\..* 16"),
+    ],
+)
+def test_mixed_layouts_are_refused(record_maker, tmp_path, other, said):
     first = record_maker.write(tmp_path / "a.tfrecord", 4)
-    second = record_maker.write(tmp_path / "b.tfrecord", 4, masked=False)
-    with pytest.raises(
-        UserError, match=r"a\.tfrecord contains records with stored masks, but .*b\."
-    ):
-        inspect_records([first, second])
-
-
-def test_mixed_lengths_are_refused(record_maker, tmp_path):
-    first = record_maker.write(tmp_path / "a" / "a.tfrecord", 4)
-    second = record_maker.write(tmp_path / "b" / "b.tfrecord", 4, seq_length=16)
-    with pytest.raises(UserError, match=r"a\.tfrecord have .*max_seq_length 12, but .*b\..* 16"):
+    second = record_maker.write(tmp_path / "b.tfrecord", 4, **other)
+    with pytest.raises(UserError, match=said):
         inspect_records([first, second])
 
 
@@ -242,3 +243,62 @@ def test_ids_outside_of_the_model_are_found_without_a_manifest(record_maker, tmp
     check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id + 1})
     with pytest.raises(UserError, match=f"contain the id {info.highest_id}"):
         check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id})
+
+
+# [CLS] 7 8 [SEP], of which 7 and 8 are masked; one record has padding in place of the last two.
+BATCH = {
+    "input_ids": np.array([[2, 4, 4, 3], [2, 9, 0, 0]]),
+    "input_mask": np.array([[1, 1, 1, 1], [1, 1, 0, 0]]),
+    "masked_lm_positions": np.array([[1, 2], [0, 0]]),
+    "masked_lm_ids": np.array([[7, 8], [0, 0]]),
+    "masked_lm_weights": np.array([[1.0, 1.0], [0.0, 0.0]], np.float32),
+}
+
+
+def test_ids_before_masking():
+    assert original_ids(BATCH).tolist() == [[2, 7, 8, 3], [2, 9, 0, 0]]
+    assert BATCH["input_ids"].tolist() == [[2, 4, 4, 3], [2, 9, 0, 0]]
+    unmasked = {name: BATCH[name] for name in ("input_ids", "input_mask")}
+    assert original_ids(unmasked).tolist() == BATCH["input_ids"].tolist()
+
+
+def test_text_is_without_special_tokens_whose_ids_are_known():
+    ids, mask = original_ids(BATCH), BATCH["input_mask"]
+    known = text_positions(ids, mask, {"pad": 0, "cls": 2, "sep": 3, "unk": 9})
+    assert known.tolist() == [[False, True, True, False], [False, True, False, False]]
+    assert text_positions(ids, mask, {}).tolist() == (mask != 0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("padding", "unknown", "words"),
+    [
+        (0.5, 0.05, []),
+        (0.51, 0.0, ["51.0% of all positions are padding"]),
+        (0.6, 0.2, ["60.0% of all positions", "20.0% of the tokens are unknown"]),
+    ],
+)
+def test_unusual_shares(padding, unknown, words):
+    found = list(unusual_shares(padding=padding, unknown=unknown))
+    assert len(found) == len(words)
+    assert all(part in sentence for part, sentence in zip(words, found))
+
+
+@pytest.mark.parametrize(("label_1", "total"), [(0, 0), (5, 100), (50, 100), (95, 100), (1, 2)])
+def test_two_labels_can_be_learned(label_1, total):
+    assert one_sided_labels(label_1, total) is None
+
+
+@pytest.mark.parametrize(
+    ("label_1", "total", "sentence"),
+    [
+        (40, 40, "all sentence pairs have label 1,"),
+        (0, 40, "all sentence pairs have label 0,"),
+        (96, 100, "96.0% of the sentence pairs have label 1,"),
+        (4, 100, "96.0% of the sentence pairs have label 0,"),
+    ],
+)
+def test_one_label_has_a_cure(label_1, total, sentence):
+    found = one_sided_labels(label_1, total)
+    assert found.startswith(sentence)
+    assert "several sentences in a document" in found
+    assert "--nsp=false" in found

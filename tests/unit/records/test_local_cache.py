@@ -69,14 +69,6 @@ def test_copies_hold_the_same_records_and_are_used_again(tmp_path, cache, capsys
     assert sorted(path.name for path in cache.iterdir()) == sets(cache) == [first.directory.name]
 
 
-def test_other_peoples_compressed_files_are_copied_uncompressed(tmp_path, cache, record_maker):
-    path = record_maker.write_like_google(tmp_path / "a.gz", 5, compression="GZIP")
-    copies = local_copies(opened(path), cache)
-    assert copies.files[0].stat().st_size > path.stat().st_size
-    assert records_of(copies) == RecordSet([path]).read(range(5))
-    assert not (copies.directory / ".uncompressed").exists()
-
-
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_a_changed_original_gets_a_new_copy(tmp_path, cache, record_maker, with_manifest):
     path = tmp_path / "data" / "0.tfrecord"

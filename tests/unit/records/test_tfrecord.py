@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -36,15 +38,6 @@ def offsets_path(path):
 def read_all(*paths):
     record_set = RecordSet(paths)
     return record_set.read(range(len(record_set)))
-
-
-def test_tensorflow_reads_what_we_write(tmp_path):
-    path = write(tmp_path / "a.tfrecord", RECORDS)
-    with tf.Graph().as_default(), tf.Session() as session:
-        following = tf.data.make_one_shot_iterator(tf.data.TFRecordDataset(str(path))).get_next()
-        assert [session.run(following) for _ in RECORDS] == RECORDS
-        with pytest.raises(tf.errors.OutOfRangeError):
-            session.run(following)
 
 
 def test_we_write_the_bytes_that_tensorflow_writes(tmp_path):
@@ -222,6 +215,22 @@ def test_text_is_not_taken_for_damaged_records(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=f"{name} is text, not a file of records; make records"):
             RecordSet([tmp_path / name])
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_files_that_are_compressed_as_a_whole_are_told_apart(tmp_path, compress):
+    path = write(tmp_path / "a", RECORDS)
+    offsets_path(path).unlink()
+    path.write_bytes(compress(path.read_bytes()))
+    with pytest.raises(UserError, match=f"{path} is compressed as a whole.*; uncompress it"):
+        RecordSet([path])
+
+
+def test_plain_records_whose_size_looks_like_a_compressed_file_are_plain(tmp_path):
+    path = write(tmp_path / "a", [b"x" * int.from_bytes(b"\x1f\x8b", "little")])
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    offsets_path(path).unlink()
+    assert len(read_all(path)) == 1
 
 
 @pytest.mark.parametrize("edit", ["a record left out", "a record twice"])

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 import transformers
 
-from bert_tf.model_directory.writing import write_tokenizer_config
+from bert_tf.model_directory.record import write_tokenizer_config
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.stages.tokenizer_content import TokenizerContent

@@ -11,10 +11,13 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 from tests.helpers.programs import ROOT
-from tests.helpers.small_vocabulary import odd_and_plain_texts, write_small_vocabulary
+from tests.helpers.small_vocabulary import (
+    load_tokenizer,
+    odd_and_plain_texts,
+    write_small_vocabulary,
+)
 
 GOLDEN = json.loads((ROOT / "tests/data/google_tokenizer_golden.json").read_text())
 SHARED_DATA = ROOT.parent / "shared/data"

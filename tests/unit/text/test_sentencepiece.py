@@ -11,8 +11,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 SHARED_VOCAB = Path(__file__).parents[3].parent / "shared/data/vocab"
 TEXT = [f"the cat number {n} sat on mat {n % 7} while dogs were watching" for n in range(200)]
@@ -90,11 +90,6 @@ def test_any_text_gives_ids_of_the_vocabulary(model_file, text):
     assert len(tokenizer.word_starts(ids)) == len(ids)
 
 
-def test_lone_surrogates_are_unknown_characters(model_file):
-    tokenizer = load_tokenizer(spm_model_file=model_file)
-    assert tokenizer.unk_id in tokenizer.encode("the \ud800 cat")
-
-
 def test_missing_special_pieces_are_named(tmp_path):
     with pytest.raises(UserError) as error:
         load_tokenizer(spm_model_file=_train(tmp_path / "a.model", control_symbols="<cls>,[SEP]"))
@@ -119,12 +114,6 @@ def test_albert_model():
     assert (*ids, tokenizer.mask_id, tokenizer.vocab_size) == (0, 1, 2, 3, 4, 30000)
     pieces = ["\u2581the", "\u2581people", "\u2581of", "\u2581", "count", "ry", "."]
     assert tokenizer.tokenize("The people of country.") == pieces
-
-
-def test_model_without_special_pieces_is_refused(tmp_path):
-    path = _train(tmp_path / "plain.model")
-    with pytest.raises(UserError, match=r"no piece <pad> or \[PAD\], no piece \[CLS\]"):
-        load_tokenizer(spm_model_file=path)
 
 
 def test_a_piece_that_is_not_utf_8_is_refused(model_file, tmp_path):

@@ -1,16 +1,15 @@
 """The files of a tokenizer and its casing, from flags into a directory and out of it."""
 
-import io
 import json
 from types import SimpleNamespace
 
 import pytest
-import sentencepiece
 
 from bert_tf.durable.manifest import describe_vocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.util.errors import UserError
+from tests.helpers.sentencepiece_models import train_sentencepiece
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "end"]
 
@@ -24,22 +23,7 @@ def wordpiece_entries(tmp_path):
 
 @pytest.fixture(name="spm_model_file", scope="module")
 def sentencepiece_model(tmp_path_factory):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the end of it", "it ends there"] * 50),
-        model_writer=model,
-        vocab_size=30,
-        hard_vocab_limit=False,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        minloglevel=2,
-    )
-    path = tmp_path_factory.mktemp("spm") / "some.model"
-    path.write_bytes(model.getvalue())
-    return path
+    return train_sentencepiece(tmp_path_factory.mktemp("spm") / "some.model")
 
 
 def flags(vocab_file=None, spm_model_file=None, do_lower_case=None):

@@ -15,7 +15,7 @@ import transformers
 
 from bert_tf.checkpoint.huggingface import _write_tokenizer
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_tokenizer_config
+from bert_tf.model_directory.record import write_tokenizer_config
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep.stages.tokenizer_content import TokenizerContent
 

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.unknown_share import CountingTokenizer, HintingTokenizer, UnknownTokens
 from bert_tf.text.vocabulary import write_vocab_file
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 KNOWN = "a film of the river"

@@ -8,7 +8,7 @@ import json
 import pytest
 import tokenizers
 
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.tokenizer_json import tokenizer_json
 from bert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -17,6 +17,7 @@ from bert_tf.text.vocabulary import (
     write_vocab_file,
 )
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 SPECIAL_LINES = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.text import wordpiece
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 from bert_tf.util.errors import UserError
-from tests.helpers.small_vocabulary import odd_and_plain_texts, write_small_vocabulary
+from tests.helpers.small_vocabulary import (
+    load_tokenizer,
+    odd_and_plain_texts,
+    write_small_vocabulary,
+)
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = json.loads((ROOT / "tests/data/google_tokenizer_golden.json").read_text())

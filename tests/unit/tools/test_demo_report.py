@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_tf.text.tokenizer_files import load_tokenizer
+from tests.helpers.small_vocabulary import load_tokenizer
 from tools.demo import report as demo_report
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]

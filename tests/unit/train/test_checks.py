@@ -16,7 +16,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.run_record import RunRecord
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.pretraining import run as pretraining
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train.plan import resolve

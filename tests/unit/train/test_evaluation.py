@@ -18,13 +18,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint import writing
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.model.losses import Sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.train import evaluation, loop
 from bert_tf.train.start_point import find_start
@@ -296,7 +295,7 @@ def copy_checkpoint(checkpoint, directory):
 @pytest.mark.exhaustive
 def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path, monkeypatch):
     """Each kill is followed by a start that repeats the evaluation, or by one that does not."""
-    monkeypatch.setattr(writing, "write_without_optimizer", copy_checkpoint)
+    monkeypatch.setattr(evaluation, "write_without_optimizer", copy_checkpoint)
     good, better, bad = (save_checkpoint(tmp_path, step) for step in (1, 2, 3))
     for number in itertools.count():
         shutil.rmtree(tmp_path / "best", ignore_errors=True)

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train.inference import Inference
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 
 import bert_tf
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.start_point import StartPoint
 from tests.helpers.jobs import ledger_of

@@ -10,7 +10,7 @@ from bert_tf.config.ramps import Ramp, parse_length_ramp, parse_ramp
 from bert_tf.input.order import batch_indices, sequence_indices
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.run_record import RunRecord
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train import ledger
 from bert_tf.train.ledger import changed_settings
 from bert_tf.train.plan import resolve
@@ -66,7 +66,6 @@ def test_updates_are_those_of_one_rank(scaled, joins):
         ),
         ({"length": "16:0,32:99"}, r"--length_ramp reaches 32 at update 99, but there are only 40"),
         ({"num_train_steps": None}, r"^give --num_train_steps or --num_train_epochs\.$"),
-        ({"num_warmup_steps": None}, r"^give --num_warmup_steps or --warmup_proportion\.$"),
     ],
 )
 def test_what_does_not_fit(changes, sentence):

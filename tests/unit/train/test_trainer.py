@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.train.run_log import RunLog
 from bert_tf.train.start_point import StartPoint
 from bert_tf.train.trainer import Trainer

@@ -11,7 +11,7 @@ from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.question_answering.task import SpanTask
 from bert_tf.train import update_timing
 from bert_tf.train.trainer import build_update

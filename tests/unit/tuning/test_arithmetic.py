@@ -12,7 +12,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model_directory.run_record import RunRecord
 from bert_tf.native import library
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning import arithmetic
 from bert_tf.tuning.arithmetic import SessionSettings, choose, gpu_index, session_config
 from bert_tf.tuning.hardware import AMD_BF16, AMX, LIMITED, OTHER_BF16, PLAIN, Hardware

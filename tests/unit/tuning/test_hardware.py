@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning.hardware import (
     AMX,
     Hardware,

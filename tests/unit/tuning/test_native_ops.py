@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.native import library
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tuning import arithmetic
 from bert_tf.tuning.arithmetic import reason_against_native_ops
 from bert_tf.util.errors import UserError

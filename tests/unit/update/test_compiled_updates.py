@@ -7,7 +7,7 @@ make of that. Dropout draws the same bits.
 import numpy as np
 import pytest
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan
 from tests.parallel.test_equivalence import assert_equal_up_to_rounding
 from tests.parallel.updates_program import GLOBAL_BATCH, KINDS, UNCOMPILED, cuts, run_updates

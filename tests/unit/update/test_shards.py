@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.update.optimizer import Optimizer
 from bert_tf.update.optimizers import OPTIMIZERS
 from bert_tf.update.shards import slot_bytes_of_rank

@@ -14,12 +14,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.ramps import Ramp
 from bert_tf.model.config import BertConfig
+from bert_tf.model.losses import Sums, flatten
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import Sums, flatten
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec, frozen_specs
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan

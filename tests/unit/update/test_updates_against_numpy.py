@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.losses import Sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import LossScale
 from bert_tf.update.optimizer import Optimizer

@@ -9,22 +9,37 @@ import socket
 import tempfile
 import threading
 import types
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from bert_tf.ranks import failures
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.util.errors import UserError
 from bert_tf.watch import watch
 from bert_tf.watch.interface import NoWatch
-from bert_tf.watch.join import Link
+from bert_tf.watch.join import Peers
 from bert_tf.watch.watch import RankWatch, watched
 from tests.helpers.settings import run_settings, with_values
 from tests.helpers.thread_ranks import LIMIT, run_ranks
 
+EVALUATION = run_settings(Path("out"), do_eval=True)
+
 # A process that ends is played by a thread that ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+class EndedWatch(RankWatch):
+    """A watch that ends its thread and keeps the status, instead of ending the process."""
+
+    def __init__(self, ranks, peers, settings, timeout_seconds):
+        super().__init__(ranks, peers, settings, timeout_seconds=timeout_seconds)
+        self.ended = queue.Queue()
+
+    def _end_process(self, status):
+        self.ended.put((self._rank, status))
+        raise SystemExit
 
 
 class Job:
@@ -34,38 +49,26 @@ class Job:
         self.timeout = timeout_seconds
         self.ended = queue.Queue()
         self.watches = []
-        ends = [socket.socketpair() for _ in range(size - 1)]
+        ends = [Pipe() for _ in range(size - 1)]
         self.others = [other for _, other in ends]
-        links = [Link(own, rank=i + 1, host=f"host{i + 1}") for i, (own, _) in enumerate(ends)]
-        self.size = size
-        self.chief = self.start(0, links)
+        self.hosts = {0: socket.gethostname(), **{i: f"host{i}" for i in range(1, size)}}
+        self.chief = self.start(0, {i: own for i, (own, _) in enumerate(ends, 1)})
 
-    def start(self, rank, links):
-        ranks = types.SimpleNamespace(rank=rank, world_size=self.size, is_chief=rank == 0)
-
-        def end(status):
-            self.ended.put((rank, status))
-            raise SystemExit  # what ends a process ends this thread
-
-        made = RankWatch(
-            ranks,
-            links,
-            timeout_seconds=self.timeout,
-            how_to_resume=lambda: "start again",
-            end_process=end,
-        )
+    def start(self, rank, connections):
+        ranks = types.SimpleNamespace(rank=rank, world_size=len(self.hosts))
+        made = EndedWatch(ranks, Peers(connections, self.hosts), EVALUATION, self.timeout)
+        made.ended = self.ended
         made.start()
         self.watches.append(made)
         return made
 
     def rank(self, number):
         """Makes the other end of a connection a rank."""
-        return self.start(number, [Link(self.others[number - 1], rank=0, host="host0")])
+        return self.start(number, {0: self.others[number - 1]})
 
-    def play(self, number, *messages):
+    def play(self, number, **message):
         """Sends as a rank would."""
-        for message in messages:
-            self.others[number - 1].sendall(json.dumps(message).encode() + b"\n")
+        self.others[number - 1].send_bytes(json.dumps(message).encode())
 
     def fails(self, rank, error):
         """An exception in a rank's main thread."""
@@ -93,9 +96,6 @@ def job():
             one._thread.join()
         for other in made.others:
             other.close()
-
-
-BEAT = {"kind": "beat"}
 
 
 def test_a_rank_that_is_gone_ends_all_others(job, capfd):
@@ -186,29 +186,25 @@ def test_a_rank_that_loses_rank_0(job, capfd):
     made.chief._others[1].close()
     assert made.statuses(1) == {1: 3}
     said = capfd.readouterr().err
-    assert said.startswith("error: the process of rank 0 on host host0 ended without a message")
+    assert said.startswith("error: the process of rank 0 on host ")
 
 
 @pytest.mark.parametrize(("rank", "turn"), [(1, 0.0), (2, 0.5), (5, 2.0), (200, 5.0)])
 def test_ranks_that_lose_rank_0_speak_in_turn(capfd, rank, turn):
     """So that one of them says it, and the others are ended by then. No thread, no time goes by."""
-    statuses = []
-    own, other = socket.socketpair()
-    made = RankWatch(
-        types.SimpleNamespace(rank=rank, world_size=201, is_chief=False),
-        [Link(own, rank=0, host="host0")],
-        timeout_seconds=LIMIT,
-        how_to_resume=lambda: "start again",
-        end_process=statuses.append,
-    )
-    with contextlib.closing(own), other:
+    own, other = Pipe()
+    ranks = types.SimpleNamespace(rank=rank, world_size=201)
+    hosts = {number: f"host{number}" for number in range(201)}
+    made = EndedWatch(ranks, Peers({0: own}, hosts), EVALUATION, LIMIT)
+    with own, other:
         lost = made._heard[0]
         made._note(0, failures.Failure(failures.ENDED), lost)
         if turn:
             made._judge(lost + turn - 0.01)
-            assert statuses == []
-        made._judge(lost + turn + 0.01)
-    assert statuses == [3]
+            assert made.ended.empty()
+        with pytest.raises(SystemExit):
+            made._judge(lost + turn + 0.01)
+    assert made.ended.get() == (rank, 3)
     assert "the process of rank 0 on host host0 ended" in capfd.readouterr().err
 
 
@@ -225,7 +221,7 @@ def test_a_rank_that_fails_when_rank_0_does_not_answer_says_so_itself(job, capfd
 def test_ranks_that_are_done_are_not_missed(job):
     made = job(3, timeout_seconds=1.0)
     made.rank(2).stop()
-    made.play(1, {"kind": "done"})
+    made.play(1, kind="done")
     made.others[0].close()
     with pytest.raises(queue.Empty):
         made.ended.get(timeout=2.0)
@@ -266,67 +262,6 @@ def test_a_single_process_stops_when_it_is_asked():
     assert alone.stop_after(4, 2) == 2
 
 
-def test_a_message_may_come_in_pieces():
-    own, other = socket.socketpair()
-    link = Link(own, rank=1, host="b")
-    with contextlib.closing(link), other:
-        other.sendall(b'{"kind": 1}\n{"kin')
-        assert link.receive() == [{"kind": 1}]
-        other.sendall(b'd": 2}\n')
-        assert link.receive() == [{"kind": 2}]
-
-
-def test_a_line_that_was_sent_in_part_is_finished_first():
-    """The other end did not read for longer than is waited for."""
-    own, other = socket.socketpair()
-    link = Link(own, rank=1, host="b", seconds_to_send=0.05)
-    messages = [{"kind": "long", "text": "x" * 1_000_000}, {"kind": "short"}]
-    with contextlib.closing(link), other, other.makefile("rb") as lines:
-        link.send(messages[0])
-        found = []
-        reader = threading.Thread(
-            target=lambda: found.extend(json.loads(lines.readline()) for _ in messages)
-        )
-        reader.start()
-        own.settimeout(LIMIT)
-        link.send(messages[1])
-        reader.join(LIMIT)
-    assert found == messages
-
-
-@pytest.mark.parametrize("sent", [
-    b"\xff\xfe\n", b"[" * 4000 + b"\n", b'{"kind": "be\n', b"[]\n", b'{"a": 1}\n', b"x" * 70_000,
-], ids=["not UTF-8", "deep", "half", "list", "no kind", "endless"])  # fmt: skip
-def test_what_is_no_message_ends_the_job_with_the_name_of_who_sent_it(job, capfd, sent):
-    made = job(3)
-    made.rank(2)
-    made.others[0].sendall(sent)
-    assert made.statuses(2) == {0: 3, 2: 3}
-    said = capfd.readouterr().err
-    assert said.startswith(
-        "error: rank 1 on host host1 sent something that is not a message between ranks"
-    )
-    assert said.endswith("; start again.\n")
-    assert said.count("\n") == 1
-
-
-def test_bytes_that_make_no_message_are_no_sign_of_life(job, capfd):
-    made = job(2, timeout_seconds=1.0)
-    while made.ended.empty():
-        made.others[0].sendall(b" ")
-        threading.Event().wait(0.05)
-    assert made.statuses(1) == {0: 3}
-    assert "no sign of life from rank 1 on host host1" in capfd.readouterr().err
-
-
-def test_half_a_message_and_then_the_end(job, capfd):
-    made = job(2)
-    made.others[0].sendall(b'{"kind": ')
-    made.others[0].close()
-    assert made.statuses(1) == {0: 3}
-    assert "the process of rank 1 on host host1 ended without a message" in capfd.readouterr().err
-
-
 def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
     made = job(2)
     made.rank(1)
@@ -335,7 +270,7 @@ def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(watch.RankWatch, "_judge", fail)
-    made.play(1, BEAT)
+    made.play(1, kind="beat")
     assert set(made.statuses(2).values()) == {1}
     said = capfd.readouterr().err
     assert "Traceback" in said
@@ -461,3 +396,81 @@ def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
     assert watch.how_to_resume(TRAINING, look=True, seconds_to_read=0.2) == IF_SAVED
     hangs.set()
+
+
+UPDATES = 60
+
+
+class Training:
+    """Ranks as threads, with a barrier in every update as the gradients' sum is one."""
+
+    def __init__(self, size):
+        self.size = size
+        self.together = threading.Barrier(size)
+        ends = {rank: Pipe() for rank in range(1, size)}
+        connections = [{rank: own for rank, (own, _) in ends.items()}]
+        connections += [{0: other} for _, other in ends.values()]
+        hosts = dict.fromkeys(range(size), "here")
+        self.ranks = [
+            RankWatch(
+                types.SimpleNamespace(rank=rank, world_size=size),
+                Peers(own, hosts),
+                None,
+                timeout_seconds=LIMIT,
+            )
+            for rank, own in enumerate(connections)
+        ]
+        self.stopped = [None] * size
+
+    def train(self, rank, asked_at):
+        for update in range(1, UPDATES + 1):
+            self.together.wait(30)
+            received = 10 if asked_at is not None and update >= asked_at else None
+            signal = self.ranks[rank].stop_after(update, received)
+            if signal is not None:
+                self.stopped[rank] = (update, signal)
+                return
+
+    def run(self, asked):
+        for rank in self.ranks:
+            rank.start()
+        threads = [
+            threading.Thread(target=self.train, args=[rank, asked.get(rank)], daemon=True)
+            for rank in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        for rank in self.ranks:
+            rank.stop()
+        return self.stopped
+
+
+def test_nobody_stops_unasked():
+    assert Training(3).run({}) == [None] * 3
+
+
+def test_rank_0_asked_all_stop_after_the_next_update():
+    assert Training(3).run({0: 5}) == [(6, 10)] * 3
+
+
+@pytest.mark.parametrize("asked", [{2: 5}, {1: 7, 2: 5}, {0: 6, 1: 6, 2: 7}, {1: 1}])
+@pytest.mark.parametrize("repetition", range(3))
+def test_whoever_is_asked_all_stop_after_one_update(asked, repetition):
+    stopped = Training(3).run(asked)
+    assert len(set(stopped)) == 1
+    update, signal = stopped[0]
+    assert signal == 10
+    assert update > min(asked.values())
+
+
+def test_a_rank_that_is_done_is_not_waited_for():
+    job = Training(2)
+    job.ranks[0].start()
+    job.ranks[1].start()
+    job.ranks[1].stop()
+    assert job.ranks[0].stop_after(1, 10) is None
+    assert job.ranks[0].stop_after(2, 10) == 10
+    job.ranks[0].stop()

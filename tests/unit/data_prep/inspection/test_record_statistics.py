@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_tf.config.masking import MaskingOptions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.records.tokens import original_ids
+from bert_tf.records.info import original_ids
 from data_prep.inspection import record_statistics
 from data_prep.inspection.hash_sample import HashSample, hash_of
 from data_prep.inspection.judgement import Making, replacement_shares, unusual

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_tf.text.tokenizer_files import load_tokenizer
 from data_prep.inspection.sample_text import LEGEND, show_record
+from tests.helpers.small_vocabulary import load_tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "play", "##ing", "river", "flows"]
 IDS = {word: number for number, word in enumerate(WORDS)}

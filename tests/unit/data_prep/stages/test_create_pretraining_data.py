@@ -17,12 +17,13 @@ from bert_tf.durable.manifest import read_manifest, require_listed_files
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, decode_example
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from bert_tf.util.files import expand_record_files
 from data_prep.inspection import inspect_data as inspect
 from data_prep.stages import create_pretraining_data as stage
 from tests.helpers.programs import ROOT, run
+from tests.helpers.small_vocabulary import load_tokenizer
 
 WORDS = [a + b for a in "abcdefgh" for b in "aeiou"]
 SUFFIXES = ["##s", "##ed", "##ing", "##er"]

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from bert_tf.durable.manifest import read_manifest
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.stages import clean, create_pretraining_data, extract, sentences, shards, vocabulary
 from tests.helpers.programs import run as run_program
+from tests.helpers.small_vocabulary import load_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäö€„“–שלוםमर"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]

@@ -15,10 +15,10 @@ import pytest
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.text.tokenizer_files import load_tokenizer
 from tests.helpers.archives import parquet_of, tar_of, wet_of
 from tests.helpers.mediawiki import dump, page, publish
 from tests.helpers.programs import ROOT, run
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.helpers.web_server import web_server
 
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")

@@ -14,12 +14,12 @@ import pytest
 
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.text.basic import BasicTokenizer
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file, unusual_entries
 from bert_tf.util import digest
 from bert_tf.util.errors import UserError
 from data_prep.stages import vocabulary
 from data_prep.stages.vocabulary import Settings, choose_alphabet, run
+from tests.helpers.small_vocabulary import load_tokenizer
 
 ROOT = Path(__file__).parents[4]
 KINDS = ("wordpiece", "sentencepiece")

@@ -6,7 +6,7 @@ from absl import flags as absl_flags
 from bert_tf.cli.settings_flags import from_flags
 from bert_tf.durable.manifest import read_manifest
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 from data_prep.stages import create_pretraining_data

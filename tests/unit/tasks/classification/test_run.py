@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import SINGLE_LABEL, Classes
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.answers import (
     Answers,
@@ -133,7 +134,7 @@ def test_a_refused_run_leaves_nothing(start, tmp_path, monkeypatch, flags, words
     wrong.mkdir(exist_ok=True)
     for name in ("train.tsv", "test.tsv"):
         (wrong / name).write_text("index\tsentence\n0\tA\n")
-    monkeypatch.setattr(classification, "feature_stage", None)  # records may take long to make
+    monkeypatch.setattr(SequenceStage, "build", None)  # records may take long to make
     with pytest.raises(UserError) as error:
         classification.run(
             settings_of(start, tmp_path / "out", *(flag.format(start=start) for flag in flags))

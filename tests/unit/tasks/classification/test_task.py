@@ -10,7 +10,7 @@ from bert_tf.model.config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL, Classes
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.classification.task import (
     CLASSIFICATION_HEAD,
     LABEL,

@@ -11,12 +11,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
+from bert_tf.model.losses import means
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.classes import REGRESSION, SINGLE_LABEL
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.tasks.classification.task import ClassificationLoss, ClassificationTask
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.task import TEACHER, DistillationTask, matching_layers

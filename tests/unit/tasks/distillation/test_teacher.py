@@ -11,7 +11,7 @@ import pytest
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
 from bert_tf.tasks.distillation import teacher as distillation
 from bert_tf.tasks.distillation.settings import DistillationSettings
 from bert_tf.tasks.distillation.teacher import open_teacher
@@ -392,6 +392,7 @@ def test_the_configuration_of_a_teacher(teacher, tmp_path):
     bare = shutil.copytree(teacher, tmp_path / "bare")
     config_file = tmp_path / "teacher.json"
     (bare / "bert_config.json").rename(config_file)
+    (bare / "model.json").unlink()  # which states it as well
     settings = distilling(tmp_path / "run", bare)
     refuse(
         settings,

@@ -65,7 +65,7 @@ def test_swag(tmp_path):
     (tmp_path / "test.csv").write_text("\r\n".join(test))
     given = read(tmp_path / "test.csv", needs_labels=False)
     assert given == [first._replace(label=None), second._replace(label=None)]
-    with pytest.raises(UserError, match=r"^--train_file: line 2 of .*csv has the label '', not"):
+    with pytest.raises(UserError, match=r"^--train_file: line 2 of .*csv has the label None, not"):
         read(tmp_path / "test.csv")
 
 
@@ -96,8 +96,9 @@ GOOD = {"context": "a", "choices": ["x", "y"], "label": 0}
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("nothing", 'needs a text "context" and two texts or more in the list "choices"'),
-        ([], 'needs a text "context"'),
+        ("nothing", "is not valid JSON"),
+        ([], "not a JSON object"),
+        ({"context": "a"}, 'needs a text "context" and two texts or more in the list "choices"'),
         ({"choices": ["x", "y"], "label": 0}, 'needs a text "context"'),
         ({**GOOD, "choices": ["x"]}, "two texts or more"),
         ({**GOOD, "choices": "xy"}, "two texts or more"),
@@ -134,12 +135,10 @@ def test_an_article_that_is_malformed_is_named(tmp_path, change, said):
 
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("sent1,sent2,ending0\na,b,c\n")
-    with pytest.raises(UserError, match=r"a\.csv has no column ending1, which SWAG's tables have"):
+    with pytest.raises(UserError, match=r'line 2 of .*a\.csv needs a text "context" and two texts'):
         read(tmp_path / "a.csv")
-    (tmp_path / "a.jsonl").write_text("\n\n")
-    for path in (tmp_path / "a.jsonl", tmp_path):
-        with pytest.raises(UserError, match="has no questions; give JSON lines, a table of SWAG"):
-            read(path)
+    with pytest.raises(UserError, match="has no questions; give JSON lines, a table of SWAG"):
+        read(tmp_path)
     with pytest.raises(UserError, match="does not exist or is not a file"):
         read(tmp_path / "b.jsonl")
 

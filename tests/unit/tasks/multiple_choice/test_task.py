@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import check_initial, missing_heads
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.losses import means
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.model_directory.classes import CHOICE, REGRESSION, Classes
 from bert_tf.tasks.classification.task import ClassificationTask

@@ -6,9 +6,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.config import BertConfig
 from bert_tf.tasks.pretraining.mask_filler import Guess, MaskFiller, encode_with_masks
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.helpers.forward_passes import pretraining_specs
+from tests.helpers.small_vocabulary import load_tokenizer
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mask", "is", "##ed", "[", "]"]
 PAD, UNK, CLS, SEP, MASK, THE, MASK_WORD, IS, ED, OPEN, CLOSE = range(len(ENTRIES))

@@ -8,8 +8,8 @@ import pytest
 
 from bert_tf.durable.manifest import VocabularyEntry
 from bert_tf.model.config import BertConfig
-from bert_tf.model_directory.writing import write_model_files
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.model_directory.record import write_model_files
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.tasks.pretraining.network import open_model
 from bert_tf.text.tokenizer_files import TokenizerFiles

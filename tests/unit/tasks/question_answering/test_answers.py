@@ -24,9 +24,9 @@ from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_s
 from bert_tf.tasks.question_answering.settings import AnswerSettings
 from bert_tf.tasks.question_answering.windows import WindowSettings
 from bert_tf.text.tokenizer import Encoding
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT
+from tests.helpers.small_vocabulary import load_tokenizer
 from tests.helpers.squad_files import write_model, write_squad
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,7 +9,7 @@ import pytest
 
 from bert_tf.config.settings import CommandLine
 from bert_tf.finetune.evaluation import RATE, FileEvaluation
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import SingleProcess
 from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile

@@ -6,6 +6,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.finetune.run import open_run
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.question_answering import run as squad_task
 from bert_tf.tasks.question_answering.examples import read_squad
 from bert_tf.tasks.question_answering.settings import define_squad_flags, squad_settings
@@ -74,7 +75,7 @@ def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flag
     flags = flags.format(others=others, start=start).split()
     output_dir = tmp_path / "out"
     given = [f"--init_checkpoint={start}", *flags, f"--dry_run={dry_run}"]
-    monkeypatch.setattr(squad_task, "feature_stage", None)  # records would take long to make
+    monkeypatch.setattr(SequenceStage, "build", None)  # records would take long to make
     with pytest.raises(UserError) as error:
         squad_task.run(settings_of(start, output_dir, *given))
     assert words.format(start=start) in str(error.value)

@@ -25,8 +25,9 @@ from bert_tf.tasks.question_answering.windows import (
     tokens_of,
 )
 from bert_tf.text.tokenizer import Encoding
-from bert_tf.text.tokenizer_files import TokenizerFiles, load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 
 def _naive_windows(question, context, max_seq_length, doc_stride):

@@ -9,9 +9,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.bert import WORD_EMBEDDINGS
 from bert_tf.model.config import BertConfig
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.losses import ClassScores
+from bert_tf.model.losses import ClassScores, Sums
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingOutputs
 from bert_tf.tasks.replaced_tokens.objective import ReplacedTokens

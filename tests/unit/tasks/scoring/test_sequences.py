@@ -17,8 +17,8 @@ from bert_tf.tasks.scoring.sequences import (
     sequences_of_texts,
 )
 from bert_tf.tasks.scoring.settings import TextSettings
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "-", "."]
 PAD, UNK, CLS, SEP, MASK, A, B, C, DASH, DOT = range(len(ENTRIES))

@@ -11,7 +11,8 @@ from absl import flags as absl_flags
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.finetune.run import open_run
 from bert_tf.model_directory.classes import WORD_LABELS, Classes
-from bert_tf.model_directory.writing import write_model_files
+from bert_tf.model_directory.record import write_model_files
+from bert_tf.records.sequences import SequenceStage
 from bert_tf.tasks.classification import run as classification
 from bert_tf.tasks.classification.flags import (
     classification_settings,
@@ -203,7 +204,7 @@ def write_record(directory, task):
 
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
 def test_a_refused_run_leaves_nothing(start, places, tmp_path, monkeypatch, flags, words):
-    monkeypatch.setattr(tagging, "feature_stage", None)  # records may take long to make
+    monkeypatch.setattr(SequenceStage, "build", None)  # records may take long to make
     with pytest.raises(UserError) as error:
         flags = [flag.format(**places) for flag in flags]
         tagging.run(settings_of(start, tmp_path / "out", *flags))

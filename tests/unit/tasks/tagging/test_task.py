@@ -7,9 +7,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import check_initial, missing_heads
+from bert_tf.model.losses import means
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.sums import means
 from bert_tf.model.task import create_network
 from bert_tf.tasks.tagging.task import LABEL, TAGGING_HEAD, TaggingTask
 from tests.helpers.native_ops import requires_native_ops

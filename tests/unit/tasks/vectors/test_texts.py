@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.vectors.texts import SequenceMaker, read_texts
-from bert_tf.text.tokenizer_files import load_tokenizer
 from bert_tf.util.errors import UserError
+from tests.helpers.small_vocabulary import load_tokenizer
 
 CLS, SEP, PAD, FIRST = 2, 3, 0, 5
 

@@ -7,10 +7,15 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.losses import ACCURACY, ROWS_OF_A_BLOCK, ClassScores, score_sums
+from bert_tf.model.losses import (
+    ACCURACY,
+    ROWS_OF_A_BLOCK,
+    ClassScores,
+    score_sums,
+    score_sums_in_blocks,
+)
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.row_blocks import score_sums_in_blocks
 from bert_tf.model.task import create_network
 from bert_tf.tasks.pretraining.task import MASKED_LM, PretrainingTask
 from bert_tf.update.gradients import accumulate_gradients

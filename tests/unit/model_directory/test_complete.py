@@ -9,8 +9,9 @@ import pytest
 from bert_tf.checkpoint.formats import Source
 from bert_tf.commands.convert import _with_given_files
 from bert_tf.model.config import BertConfig
+from bert_tf.model_directory.complete import other_function, other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory
-from bert_tf.model_directory.same_model import other_function, other_vocabulary
+from bert_tf.model_directory.record import MODEL_RECORD_NAME, ModelRecord, write_record
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.errors import UserError
 
@@ -23,11 +24,9 @@ def write_vocabulary(path, entries=ENTRIES, line_end="\n", last=True):
     return path
 
 
-def write_record(directory, config=CONFIG, digest=None):
+def write_model_record(directory, digest=None):
     """What a training leaves, in which vocabulary and network are named."""
-    ledger = {"data": {"vocabulary_sha256": digest}}
-    record = {"ledger": ledger, "model": config.to_dict()}
-    (directory / "run.json").write_text(json.dumps(record))
+    write_record(ModelRecord(CONFIG.to_dict(), vocabulary_digest=digest, directory=directory))
 
 
 def sha256_of(path):
@@ -42,22 +41,22 @@ def directory_of_a_model(tmp_path):
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("last", [True, False], ids=["ended", "open"])
-@pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
+@pytest.mark.parametrize("known_from", ["vocab.txt", MODEL_RECORD_NAME])
 def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end, last, known_from):
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt", line_end="\r\n")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", line_end=line_end, last=last)
-    if known_from == "run.json":
-        write_record(model_dir, digest=sha256_of(theirs))
+    if known_from == MODEL_RECORD_NAME:
+        write_model_record(model_dir, digest=sha256_of(theirs))
         theirs.unlink()
     assert other_vocabulary(ModelDirectory.of(model_dir), own) == ("", [])
 
 
-@pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
+@pytest.mark.parametrize("known_from", ["vocab.txt", MODEL_RECORD_NAME])
 def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", [*ENTRIES[:5], "a", "été"])
-    if known_from == "run.json":
-        write_record(model_dir, digest=sha256_of(theirs))
+    if known_from == MODEL_RECORD_NAME:
+        write_model_record(model_dir, digest=sha256_of(theirs))
         write_vocabulary(theirs)  # the file was replaced since
     problem, _ = other_vocabulary(ModelDirectory.of(model_dir), own)
     expected = f"a different vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
@@ -73,15 +72,15 @@ def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
     assert other_vocabulary(ModelDirectory.of(model_dir), own) == ("", [])
 
 
-@pytest.mark.parametrize("recorded", [None, "none", "no record"])
-def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
-    if recorded != "no record":
-        write_record(model_dir, digest=recorded)
+@pytest.mark.parametrize("has_record", [True, False])
+def test_what_nobody_knows_is_said(model_dir, tmp_path, has_record):
+    if has_record:
+        write_model_record(model_dir)
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), own)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the model ")
-    write_record(model_dir, digest="a" * 64)
+    write_model_record(model_dir, digest="a" * 64)
     problem, [note] = other_vocabulary(ModelDirectory.of(model_dir), None)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file of the data ")
@@ -117,17 +116,17 @@ def test_activations(model_dir, theirs, ours, outcome):
 
 
 def test_the_record_tells_a_network_whose_configuration_is_lost(model_dir):
-    write_record(model_dir)
+    write_model_record(model_dir)
     problem, _ = other_function(
         ModelDirectory.of(model_dir), dataclasses.replace(CONFIG, num_attention_heads=2)
     )
-    expected = f"its configuration {model_dir / 'run.json'} differs from the network's: "
+    expected = f"its configuration {model_dir / MODEL_RECORD_NAME} differs from the network's: "
     assert problem == f"{expected}num_attention_heads 3 -> 2"
 
 
 def test_sizes_are_left_to_shapes_and_dropout_is_noted_once(model_dir):
     files = written(model_dir)
-    write_record(model_dir)
+    write_model_record(model_dir)
     network = dataclasses.replace(CONFIG, num_hidden_layers=3, attention_probs_dropout_prob=0.0)
     problem, [note] = other_function(ModelDirectory.of(model_dir), network)
     assert not problem

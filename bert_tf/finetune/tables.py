@@ -18,9 +18,9 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_tf.util.errors import UserError, first_line, short_repr
 from bert_tf.util.files import decode_text, require_file
@@ -32,22 +32,13 @@ _DECOMPRESSED: dict[str, Callable[..., Any]] = {
     ".xz": lzma.open,
 }
 _BATCH_ROWS = 1024
-LINE, ROW = "line", "row"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _ENDINGS = {",": ".csv", "\t": ".tsv"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
-
-class TableRow(NamedTuple):
-    """A row of a table.
-
-    Attributes:
-      number: of its line, in Parquet and JSON arrays of the row; of several lines, the first.
-      cells: as many as the table has columns. JSON and Parquet have values that are not text.
-    """
-
-    number: int
-    cells: Sequence[Any]
+# Where each row is, as messages begin, and its cells, as many as there are columns. JSON and
+# Parquet have values that are not text.
+Rows = Iterator[tuple[str, Sequence[Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,19 +49,14 @@ class Table:
       path: the file.
       flag: the flag that named it.
       columns: their names, in the order of the cells; in a file without a header "1", "2", ...
-      unit: what the rows' numbers count, "line" or "row".
-      rows: can be read once. Raises UserError for a malformed row, naming its line.
+      rows: can be read once. Raises UserError for a malformed row, naming its line; of several
+        lines, the first.
     """
 
     path: Path
     flag: str
     columns: tuple[str, ...]
-    unit: str
-    rows: Iterator[TableRow]
-
-    def place_of(self, number: int) -> str:
-        """Where the row of this number is, for messages."""
-        return f"{self.unit} {number} of {self.path}"
+    rows: Rows
 
     def number_of(self, column: str, *, flag: str) -> int:
         """The place of a column; UserError, with ``flag`` that named it, if there is none."""
@@ -99,14 +85,11 @@ def open_table(path: Path, *, flag: str, has_header: bool = True) -> Table:
             f"--{flag}: {path} is none of {', '.join(_READERS)} by its name; save the table in one "
             "of these formats (of a spreadsheet: as CSV), and name it so."
         )
-    columns, unit, rows = reader(path, flag, has_header)
+    columns, rows = reader(path, flag, has_header)
     repeated = next((name for name in columns if columns.count(name) > 1), None)
     if repeated is not None:
         raise UserError(f"--{flag}: {path} has two columns {short_repr(repeated)}; rename one.")
-    return Table(path, flag, tuple(columns), unit, rows)
-
-
-_Opened = tuple[list[str], str, Iterator[TableRow]]
+    return Table(path, flag, tuple(columns), rows)
 
 
 def _text_of(path: Path, flag: str) -> str:
@@ -125,7 +108,7 @@ def _text_of(path: Path, flag: str) -> str:
 
 def _read_separated(
     path: Path, flag: str, has_header: bool, separator: str, **dialect: Any
-) -> _Opened:
+) -> tuple[list[str], Rows]:
     csv.field_size_limit(sys.maxsize)  # of all readers; a text may be longer than its 131,072
     text = io.StringIO(_text_of(path, flag), newline="")
     reader = csv.reader(text, delimiter=separator, strict=True, **dialect)
@@ -133,38 +116,36 @@ def _read_separated(
     first = next(rows, None)
     if first is None:
         raise UserError(f"--{flag}: {path} has no rows.")
-    columns = [str(number) for number in range(1, 1 + len(first.cells))]
+    _, cells = first
+    columns = [str(number) for number in range(1, 1 + len(cells))]
     if has_header:
-        columns = [str(cell).strip() for cell in first.cells]
+        columns = [str(cell).strip() for cell in cells]
     else:
         rows = itertools.chain([first], rows)
     if len(columns) == 1:
         _check_separator(path, flag, columns[0], separator)
-    return columns, LINE, rows
+    return columns, rows
 
 
-def _numbered(reader: Any, path: Path, flag: str) -> Iterator[TableRow]:
+def _numbered(reader: Any, path: Path, flag: str) -> Rows:
     """The rows of a csv.reader, all of them as long as the first; empty lines are left out."""
     count = 0
     while True:
-        number = reader.line_num + 1
+        where = f"--{flag}: line {reader.line_num + 1} of {path}"
         try:
             cells = next(reader, None)
         except csv.Error as error:
             raise UserError(
-                f"--{flag}: line {number} of {path} begins a row that cannot be read ({error}); is "
-                "a quotation mark in it not closed, or not doubled inside quotes?"
+                f"{where} begins a row that cannot be read ({error}); is a quotation mark in it "
+                "not closed, or not doubled inside quotes?"
             ) from error
         if cells is None:
             return
         count = count or len(cells)
         if cells and len(cells) != count:
-            raise UserError(
-                f"--{flag}: line {number} of {path} has {len(cells)} columns instead of {count}; "
-                "correct it."
-            )
+            raise UserError(f"{where} has {len(cells)} columns instead of {count}; correct it.")
         if cells:
-            yield TableRow(number, cells)
+            yield where, cells
 
 
 def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:
@@ -178,67 +159,60 @@ def _check_separator(path: Path, flag: str, column: str, wanted: str) -> None:
             )
 
 
-def _read_json(path: Path, flag: str, has_header: bool) -> _Opened:
-    """Objects, one per line or in an array that is the whole file; the first has all columns."""
+def _read_json(path: Path, flag: str, has_header: bool) -> tuple[list[str], Rows]:
+    """Objects, one per line or in an array that is the whole file; keys that one lacks are None."""
     del has_header
-    text = _text_of(path, flag)
-    if text.lstrip().startswith("["):
-        unit, values = ROW, _parsed(text, str(path), flag)
-    else:
-        unit, values = LINE, text.split("\n")
-    objects = _objects(values, unit, path, flag)
-    first = next(objects, None)
-    if first is None:
+    objects = list(_objects(_text_of(path, flag), path, flag))
+    if not objects:
         raise UserError(f"--{flag}: {path} has no rows.")
-    columns = list(first[1])
-    rows = (
-        TableRow(number, [row.get(name) for name in columns])
-        for number, row in itertools.chain([first], objects)
-    )
-    return columns, unit, rows
+    columns = list(dict.fromkeys(name for _, row in objects for name in row))
+    return columns, ((where, [row.get(name) for name in columns]) for where, row in objects)
 
 
-def _objects(
-    values: Sequence[Any], unit: str, path: Path, flag: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, value in enumerate(values, start=1):
-        where = f"{unit} {number} of {path}"
-        if unit == LINE and not value.strip():
-            continue
-        row = _parsed(value, where, flag) if unit == LINE else value
+def _objects(text: str, path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    rows: Iterable[tuple[str, Any]]
+    if text.lstrip().startswith("["):
+        values = enumerate(_parsed(text, f"--{flag}: {path}"), start=1)
+        rows = ((f"--{flag}: row {number} of {path}", value) for number, value in values)
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        places = ((f"--{flag}: line {number} of {path}", line) for number, line in lines)
+        rows = ((where, _parsed(line, where)) for where, line in places if line.strip())
+    for where, row in rows:
         if not isinstance(row, dict):
             raise UserError(
-                f"--{flag}: {where} is {short_repr(row)}, not a JSON object with the columns as "
-                "keys; correct it."
+                f"{where} is {short_repr(row)}, not a JSON object with the columns as keys; "
+                "correct it."
             )
-        yield number, row
+        yield where, row
 
 
-def _parsed(text: str, where: str, flag: str) -> Any:
+def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"--{flag}: {where} is not valid JSON ({first_line(error)}); give an object per line, "
-            "or an array of objects."
+            f"{where} is not valid JSON ({first_line(error)}); give an object per line, or an "
+            "array of objects."
         ) from error
 
 
-def _read_parquet(path: Path, flag: str, has_header: bool) -> _Opened:
+def _read_parquet(path: Path, flag: str, has_header: bool) -> tuple[list[str], Rows]:
     del has_header
     opened = open_parquet(path, flag=flag)
     columns = list(opened.schema_arrow.names)
 
-    def rows() -> Iterator[TableRow]:
+    def rows() -> Rows:
         numbers = itertools.count(1)
         for batch in parquet_batches(opened, path, columns, batch_rows=_BATCH_ROWS, flag=flag):
             for values in rows_of(batch, str(path), flag=flag):
-                yield TableRow(next(numbers), [values[name] for name in columns])
+                where = f"--{flag}: row {next(numbers)} of {path}"
+                yield where, [values[name] for name in columns]
 
-    return columns, ROW, rows()
+    return columns, rows()
 
 
-_READERS: dict[str, Callable[[Path, str, bool], _Opened]] = {
+_READERS: dict[str, Callable[[Path, str, bool], tuple[list[str], Rows]]] = {
     ".csv": functools.partial(_read_separated, separator=","),
     ".tsv": functools.partial(_read_separated, separator="\t", quoting=csv.QUOTE_NONE),
     ".jsonl": _read_json,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import bert_output, bert_specs
-from bert_tf.model.chosen_positions import output_at_positions
+from bert_tf.model.bert import bert_output, bert_specs, output_at_positions
 from bert_tf.model.config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for

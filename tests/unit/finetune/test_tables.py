@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from bert_tf.tasks.classification.tables import open_table
+from bert_tf.finetune.tables import open_table
 from bert_tf.util.errors import UserError
 
 
 def rows_of(path, **options):
     table = open_table(path, flag="train_file", **options)
-    return table.columns, [list(row.cells) for row in table.rows]
+    return table.columns, [list(cells) for _, cells in table.rows]
 
 
 def written(directory, name, content):
@@ -53,8 +53,8 @@ def test_csv_is_read_as_by_arrow(tmp_path_factory, rows):
 def test_rows_have_the_lines_where_they_begin(tmp_path):
     path = written(tmp_path, "t.csv", 'text,label\n"two\nlines",x\n\nlast,y\n')
     table = open_table(path, flag="train_file")
-    places = [table.place_of(row.number) for row in table.rows]
-    assert places == [f"line 2 of {path}", f"line 5 of {path}"]
+    places = [where for where, _ in table.rows]
+    assert places == [f"--train_file: line {number} of {path}" for number in (2, 5)]
 
 
 @pytest.mark.parametrize(("name", "separator"), [("t.csv", ","), ("t.tsv", "\t")])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.sums import Sums, flatten, means, num_sums, unflatten
+from bert_tf.model.losses import Sums, flatten, means, num_sums, unflatten
 
 TERMS = {"words": ("accuracy", "top5"), "sentences": (), "lengths": ("error",)}
 ROW = [6.0, 4.0, 3.0, 2.0, 5.0, 8.0, 1.5, 0.5, 0.25]

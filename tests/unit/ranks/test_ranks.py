@@ -7,11 +7,18 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert_tf.ranks.connect import connect
 from bert_tf.ranks.horovod import HorovodRanks
-from bert_tf.ranks.ranks import Ranks, threads_per_rank
-from bert_tf.ranks.single import SingleProcess
+from bert_tf.ranks.ranks import (
+    Part,
+    Ranks,
+    SingleProcess,
+    part_of,
+    threads_per_rank,
+)
 from bert_tf.util.errors import UserError
 
 LAUNCHER_VARIABLES = (
@@ -32,13 +39,11 @@ def test_a_single_process_is_rank_0_of_1():
     ranks = SingleProcess()
     assert (ranks.rank, ranks.local_rank, ranks.world_size, ranks.local_size) == (0, 0, 1, 1)
     assert ranks.is_chief
+    assert not LikeHorovod().is_chief
     assert ranks.broadcast_hooks() == []
-
-
-def test_a_single_process_exchanges_values_with_itself():
     value = {"a": [1]}
-    assert SingleProcess().gather(value) == [value]
-    assert SingleProcess().broadcast(value) == value
+    assert ranks.gather(value) == [value]
+    assert ranks.broadcast(value) == value
 
 
 def test_sums_of_a_single_process_are_its_own():
@@ -83,21 +88,12 @@ def test_threads_of_a_rank_unless_they_are_given(monkeypatch):
     assert connect(None, num_threads=5).threads == 5
 
 
-def test_only_rank_0_is_the_chief():
-    assert not LikeHorovod().is_chief
-
-
-@pytest.mark.parametrize("name", LAUNCHER_VARIABLES)
-def test_several_processes_without_horovod_are_refused(monkeypatch, name):
-    monkeypatch.setenv(name, "4")
+def test_several_processes_without_horovod_are_refused(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert type(connect(None)) is SingleProcess
+    monkeypatch.setenv("PMI_SIZE", "4")
     with pytest.raises(UserError, match=r"^4 processes .* add --horovod\.$"):
         connect(None)
-
-
-@pytest.mark.parametrize("name", LAUNCHER_VARIABLES)
-def test_a_launcher_of_one_process_is_none(monkeypatch, name):
-    monkeypatch.setenv(name, "1")
-    assert type(connect(None)) is SingleProcess
 
 
 def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
@@ -168,3 +164,28 @@ def test_rank_0_acts_first_then_one_rank_of_each_other_host(rank, local_rank, ev
     ranks.rank, ranks.local_rank = rank, local_rank
     ranks.once_on_each_host(lambda: found.append("act"))
     assert found == events
+
+
+WORLD_SIZES = st.integers(1, 70)
+
+
+@given(size=st.integers(0, 2000), world_size=WORLD_SIZES)
+def test_parts_have_every_element_once_and_in_order(size, world_size):
+    parts = [part_of(size, rank, world_size) for rank in range(world_size)]
+    elements = [element for part in parts for element in range(part.start, part.end)]
+    assert elements == list(range(size))
+    sizes = [part.size for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "world_size", "expected"),
+    [
+        (7, 3, [Part(0, 3), Part(3, 2), Part(5, 2)]),
+        (2, 4, [Part(0, 1), Part(1, 1), Part(2, 0), Part(2, 0)]),
+        (5, 1, [Part(0, 5)]),
+    ],
+)
+def test_parts_by_hand(size, world_size, expected):
+    assert [part_of(size, rank, world_size) for rank in range(world_size)] == expected
