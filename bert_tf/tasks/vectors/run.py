@@ -233,9 +233,14 @@ class _Vectors:
                 self._check_finite(vectors, numbers)
                 yield {
                     **self._formed(numbers.start, sequences, vectors),
-                    "rows": len(vectors) if self.chosen.task.is_pooled else sum(map(len, vectors)),
+                    "rows": sum(map(len, vectors)) if self.has_tokens else len(vectors),
                     "cut_texts": sum(sequence.is_cut for sequence in sequences),
                 }
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a row of the output is a token's."""
+        return self.settings.writes_array and not self.chosen.task.is_pooled
 
     def _formed(
         self, first: int, sequences: Sequence[TokenSequence], vectors: Sequence[np.ndarray]
@@ -264,7 +269,7 @@ def _write(work: _Vectors, parts: ArrayParts, identity: Identity) -> None:
     paths = {forms.LINES: joined}
     if settings.writes_array:
         paths = {forms.VECTORS: joined}
-        if not work.chosen.task.is_pooled:
+        if work.has_tokens:
             paths[forms.TOKENS_OF_ROWS] = forms.tokens_file_of(output)
     forms.join(parts, paths, rows=counts["rows"])
     description = {"settings": identity, "counts": counts, "files": _digests(output, joined)}

@@ -100,6 +100,8 @@ def test_lines_of_googles_script(model, tmp_path, capsys):
         "vectors.jsonl",
         "vectors.jsonl.json",
     ]
+    counts = json.loads((tmp_path / "vectors.jsonl.json").read_text())["counts"]
+    assert counts == {"texts": 60, "cut_texts": cut, "rows": 60}
 
 
 def test_pooled_vectors_as_json(model, tmp_path):
