@@ -14,7 +14,7 @@ from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.question_answering import windows as squad_features
 from bert_tf.tasks.question_answering.examples import read_squad
-from bert_tf.tasks.question_answering.windows import WindowSettings
+from bert_tf.tasks.question_answering.settings import WindowSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.util.files import PathLike
 

@@ -18,10 +18,13 @@ from collections.abc import Mapping
 from absl import flags
 
 from bert_tf.cli.flags import Number, flag_group, run_command
-from bert_tf.tasks.question_answering.examples import SquadFile, read_squad
-from bert_tf.tasks.question_answering.metrics import (
+from bert_tf.tasks.question_answering.examples import (
     AUTO,
     SCORE_UNITS,
+    SquadFile,
+    read_squad,
+)
+from bert_tf.tasks.question_answering.metrics import (
     evaluate,
     note_on_unit,
     questions_without_answer,

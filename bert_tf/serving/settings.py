@@ -6,7 +6,8 @@ import dataclasses
 
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, setting
 from bert_tf.model.config import BertConfig
-from bert_tf.tasks.question_answering.windows import WindowSettings, fitting_windows
+from bert_tf.tasks.question_answering.settings import WindowSettings
+from bert_tf.tasks.question_answering.windows import fitting_windows
 from bert_tf.tasks.vectors.settings import VectorSettings
 from bert_tf.util.options import Interval
 

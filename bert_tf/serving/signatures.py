@@ -28,8 +28,8 @@ from bert_tf.tasks.classification.texts import HEAD_TAIL, TAIL, LongTexts
 from bert_tf.tasks.multiple_choice.task import ChoiceTask
 from bert_tf.tasks.pretraining.mask_filler import MASK
 from bert_tf.tasks.pretraining.task import PretrainingTask
+from bert_tf.tasks.question_answering.settings import NUM_SPECIAL
 from bert_tf.tasks.question_answering.task import SpanTask
-from bert_tf.tasks.question_answering.windows import NUM_SPECIAL
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.vectors.encoder import choose_vectors
 from bert_tf.tasks.vectors.settings import TOKENS, VECTORS

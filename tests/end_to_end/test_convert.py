@@ -14,8 +14,8 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.commands import convert as command
 from bert_tf.model_directory.complete import other_vocabulary
 from bert_tf.model_directory.directory import ModelDirectory
+from bert_tf.model_directory.record import record_of, write_record
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.util.digest import digest_of_file
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT, environment, run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
@@ -129,10 +129,10 @@ def test_weights_without_a_place_are_named(tmp_path):
 
 @pytest.mark.parametrize("target", ["bert_tf", "google", "huggingface"])
 def test_the_hash_of_a_vocabulary_without_a_file_is_kept(tmp_path, google, target):
+    write_record(
+        record_of(google, ModelDirectory.of(google).config, TokenizerFiles.in_directory(google))
+    )
     vocab_file = (google / "vocab.txt").rename(tmp_path / "vocab.txt")
-    hashes = {"ledger": {"data": {"vocabulary_sha256": digest_of_file(vocab_file)}}}
-    config = json.loads((google / "bert_config.json").read_text())
-    (google / "run.json").write_text(json.dumps({**hashes, "model": config}))
     first, second = tmp_path / "first", tmp_path / "second"
     convert(google, first, target)
     convert(first, second, "nvidia")

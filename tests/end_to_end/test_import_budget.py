@@ -61,8 +61,8 @@ def squad(directory):
 @pytest.mark.parametrize(
     ("script", "flags_of", "more", "most_files", "most_lines"),
     [
-        ("run_pretraining.py", pretraining, [], 99, 20_100),
-        pytest.param("run_squad.py", squad, [], 112, 22_500, marks=pytest.mark.slow),
+        ("run_pretraining.py", pretraining, [], 96, 20_140),
+        pytest.param("run_squad.py", squad, [], 109, 22_600, marks=pytest.mark.slow),
         pytest.param(
             "run_squad.py", squad, ["--do_predict"], 119, 24_100, marks=pytest.mark.exhaustive
         ),
@@ -73,7 +73,8 @@ def test_a_default_run_loads_no_more_than_it_did(
 ):
     """Files are counted without __init__ and without the command's own.
 
-    Lower a number when the code gets below it.
+    Lower a number when the code gets below it. Lines rose a little once, when small modules that
+    were loaded only where needed became parts of others: fewer files, more lines.
     """
     out, program = tmp_path / "lines.json", tmp_path / "report.py"
     program.write_text(REPORT)

@@ -117,7 +117,7 @@ CASES = [
     ("empty batches", ["--predict_batch_size=0"], "--predict_batch_size=0"),
     ("float16 on a CPU", ["--precision=fp16"], "--allow_slow_fp16"),
     ("float16 on a CPU, predicting",
-     ["--nodo_train", "--do_predict", "--predict_file={train2}", "--manual_fp16"],
+     ["--nodo_train", "--do_predict", "--predict_file={directory}/train.json", "--manual_fp16"],
      "--precision=fp16 on a CPU"),
     ("several seeds in one log", ["--seeds=1,2", "--dllog_path=log.json"], "--dllog_path"),
     ("a log that is a directory", ["--dllog_path={nothing}"], "is a directory; give a file name"),

@@ -21,6 +21,9 @@ from bert_tf.util.files import PathLike, read_json, require_file
 # cleaned after annotation, offsets are off by a few characters.
 MOST_MOVED = 3
 
+# What answers are scored by; auto: by characters in scripts without blanks between words.
+AUTO, WORDS, CHARACTERS = SCORE_UNITS = ("auto", "words", "characters")
+
 
 class Answer(NamedTuple):
     """An answer and the offset in the context at which it begins, in characters."""

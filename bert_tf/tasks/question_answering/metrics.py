@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.question_answering.examples import SquadFile
+from bert_tf.tasks.question_answering.examples import AUTO, CHARACTERS, SquadFile
 from bert_tf.util.errors import UserError, short_repr
 from bert_tf.util.files import read_json, require_file
 
@@ -35,7 +35,6 @@ _UNSPACED = re.compile(
     "[\u4e00-\u9fa5\u3041-\u309a\u309d-\u30fa\u30fc-\u30ff\u0e01-\u0e3a\u0e40-\u0e4e"
     "\u0e81-\u0ece\u1000-\u103f\u1050-\u108f\u1780-\u17d3]"
 )
-AUTO, WORDS, CHARACTERS = SCORE_UNITS = ("auto", "words", "characters")
 
 
 class QuestionScore(NamedTuple):

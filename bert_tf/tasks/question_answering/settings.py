@@ -14,8 +14,7 @@ from bert_tf.cli.training_flags import define_evaluation_flags, warn_of_ignored
 from bert_tf.config.declared import AT_LEAST_ONE, Settings, group, path_setting, setting
 from bert_tf.finetune.flags import define_finetuning_flags, finetuning_settings
 from bert_tf.finetune.settings import FinetuningSettings
-from bert_tf.tasks.question_answering.metrics import AUTO, SCORE_UNITS
-from bert_tf.tasks.question_answering.windows import WindowSettings
+from bert_tf.tasks.question_answering.examples import AUTO, SCORE_UNITS
 from bert_tf.util.errors import UserError
 
 # NVIDIA's flags that have no effect here: a run scores its answers itself, and a separate command
@@ -32,6 +31,40 @@ _IGNORED = {
     "triton_dyn_batching_delay": float,
     "triton_engine_count": int,
 }
+
+NUM_SPECIAL = 3  # [CLS] and two [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSettings:
+    """Lengths and distances in tokens.
+
+    Attributes:
+      max_seq_length: maximum length of a sequence, special tokens included.
+      doc_stride: distance between the starts of consecutive windows.
+      max_query_length: length to which questions are truncated.
+    """
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a part of the paragraph fits next to the longest question."""
+        return self.max_seq_length > self.max_query_length + NUM_SPECIAL
+
+    def validate(self) -> None:
+        """Raises UserError for impossible lengths."""
+        for name in ("doc_stride", "max_query_length"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
+        if not self.has_room:
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph next to "
+                f"--max_query_length={self.max_query_length} and {NUM_SPECIAL} special tokens; "
+                f"give at least {self.max_query_length + NUM_SPECIAL + 1}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,10 +23,10 @@ import numpy as np
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import Encoded, SequenceStage
 from bert_tf.tasks.question_answering.examples import MOST_MOVED, Example, SquadFile
+from bert_tf.tasks.question_answering.settings import NUM_SPECIAL, WindowSettings
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.text.windows import windows_of
-from bert_tf.util.errors import UserError
 
 STAGE = "squad_features"
 VERSION = 1  # goes up when the records of equal input change
@@ -34,39 +34,6 @@ FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
 
 _PARAGRAPHS_PER_BATCH = 16
 _SHOWN_IDS = 5
-NUM_SPECIAL = 3  # [CLS] and two [SEP]
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowSettings:
-    """Lengths and distances in tokens.
-
-    Attributes:
-      max_seq_length: maximum length of a sequence, special tokens included.
-      doc_stride: distance between the starts of consecutive windows.
-      max_query_length: length to which questions are truncated.
-    """
-
-    max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a part of the paragraph fits next to the longest question."""
-        return self.max_seq_length > self.max_query_length + NUM_SPECIAL
-
-    def validate(self) -> None:
-        """Raises UserError for impossible lengths."""
-        for name in ("doc_stride", "max_query_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
-        if not self.has_room:
-            raise UserError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph next to "
-                f"--max_query_length={self.max_query_length} and {NUM_SPECIAL} special tokens; "
-                f"give at least {self.max_query_length + NUM_SPECIAL + 1}."
-            )
 
 
 def fitting_windows(longest: int) -> WindowSettings:

@@ -177,11 +177,7 @@ def test_google_s_files_need_no_manifest(tmp_path):
     (tmp_path / "in").mkdir()
     maker.write_like_google(tmp_path / "in/a.tfrecord", 7)
     maker.write_like_google(
-        tmp_path / "in/b.gz",
-        5,
-        first=7,
-        renamed={"input_ids": "input_word_ids"},
-        compression="GZIP",
+        tmp_path / "in/b.tfrecord", 5, first=7, renamed={"input_ids": "input_word_ids"}
     )
     out = convert(tmp_path / "in", tmp_path / "out", "google")
     assert len(records_in(out)) == 12

@@ -21,8 +21,7 @@ from bert_tf.tasks.question_answering.answers import (
     write_predictions,
 )
 from bert_tf.tasks.question_answering.examples import Example, SquadFile, read_squad
-from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import WindowSettings
+from bert_tf.tasks.question_answering.settings import AnswerSettings, WindowSettings
 from bert_tf.text.tokenizer import Encoding
 from bert_tf.util.errors import UserError
 from tests.helpers.programs import ROOT

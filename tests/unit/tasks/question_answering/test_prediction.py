@@ -14,8 +14,7 @@ from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.question_answering.examples import Answer, Example, SquadFile
 from bert_tf.tasks.question_answering.run import QuestionAnswering
-from bert_tf.tasks.question_answering.settings import AnswerSettings
-from bert_tf.tasks.question_answering.windows import WindowSettings
+from bert_tf.tasks.question_answering.settings import AnswerSettings, WindowSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.helpers.naive_squad_metric import naive_result
 from tests.helpers.settings import run_settings
