@@ -28,6 +28,7 @@ def settings_classes() -> list[type[Settings]]:
     files = [
         *sorted((ROOT / "bert_tf/config").glob("*.py")),
         ROOT / "bert_tf/finetune/settings.py",
+        ROOT / "bert_tf/inference/settings.py",
         *sorted(path for name in _MODULES_OF_TASKS for path in tasks.rglob(name)),
         ROOT / "bert_tf/serving/settings.py",
     ]

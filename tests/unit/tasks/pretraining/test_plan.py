@@ -333,5 +333,5 @@ def test_a_directory_of_a_single_run_is_not_that_of_a_plan(plan, killed_once, tm
 def test_a_damaged_record_of_the_plan(plan, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "plan.json").write_text('{"phases": [{"name": "phase_1"}]}')
-    with pytest.raises(UserError, match=r"plan.json cannot be used; restore the file or delete it"):
+    with pytest.raises(UserError, match=r"plan.json has no content_sha256; restore the file"):
         run_phases(plan(FIRST, SECOND))
