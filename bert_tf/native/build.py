@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -31,6 +32,7 @@ from bert_tf.util.temporary import make_private
 _SECONDS_BETWEEN_LINES = 10.0
 # The compilers that run now, to be ended with the program.
 _running: set[subprocess.Popen[str]] = set()
+_ended = threading.Event()  # by a signal
 
 
 def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
@@ -97,6 +99,8 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
         ) from error
     with process:
         _running.add(process)
+        if _ended.is_set():  # by a signal that came too early to find this compiler
+            _end_compilers()
         _, said = process.communicate()
         _running.discard(process)
     if process.returncode:
@@ -131,10 +135,15 @@ def _build_all() -> None:
 
 def _end(number: int, _: object) -> None:
     """Ends the compilers; their threads then remove what is not complete."""
+    _ended.set()
+    _end_compilers()
+    sys.exit(128 + number)
+
+
+def _end_compilers() -> None:
     for process in list(_running):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-    sys.exit(128 + number)
 
 
 def main(_: object) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -171,6 +172,15 @@ def test_a_signal_ends_the_compilers_and_leaves_nothing(tmp_path, number):
         path for path in before if path.name != "__pycache__"
     }
     wait_for(lambda: not is_running(int(child.read_text())))
+
+
+def test_a_compiler_that_starts_after_the_signal_is_ended(source, tmp_path, monkeypatch):
+    ended = threading.Event()
+    ended.set()
+    monkeypatch.setattr(build_module, "_ended", ended)
+    with pytest.raises(UserError, match="cannot compile"):
+        build(compiler_of(tmp_path, SLOW), source)
+    assert not list(source.parent.glob("*.so"))
 
 
 def test_progress_is_shown_while_it_compiles(tmp_path, monkeypatch, capsys):
