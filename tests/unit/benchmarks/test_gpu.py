@@ -364,7 +364,10 @@ def test_a_table_and_json_although_there_is_no_time(tmp_path):
 def test_all_parts_on_a_cpu(tmp_path):
     pytest.importorskip("transformers")
     done, rows = check(tmp_path, "--minutes=35", timeout=2300)
-    assert done.returncode == 0, done.stderr
+    # Bounds in seconds are a GPU's; a busy CPU may miss them.
+    missed = [row["unit"] for row in rows.values() if row["config"].get("passed") is False]
+    assert set(missed) <= {"s"}, done.stderr
+    assert done.returncode == (2 if missed else 0), done.stderr
     ends = {part: name for (part, name), row in rows.items() if row["unit"] == PART}
     assert ends == dict.fromkeys(gpu.PARTS, "done")
     reasons = [row["config"]["reason"] for row in rows.values() if row["value"] is None]
