@@ -29,7 +29,7 @@ class NonFiniteGuard(StepHook):
     def __init__(
         self, outputs: TrainOutputs, job: Job, network: Network, features: Features
     ) -> None:
-        """``network`` and ``features`` are those of the update, of which the last is examined."""
+        """``network`` and ``features`` belong to the update that is examined before a stop."""
         super().__init__(outputs)
         default_limit = DEFAULT_MAX_SKIPPED if job.arithmetic.scales_loss else 1
         self._limit = job.settings.recovery.max_skipped_updates or default_limit

@@ -1,4 +1,4 @@
-"""Precision, recall and F1, of a class or of several."""
+"""Precision, recall and F1, of a class or of several; probabilities of scores."""
 
 from __future__ import annotations
 
@@ -43,3 +43,9 @@ class Counts(NamedTuple):
 
 def _fraction(part: Any, whole: Any) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """The probabilities [C] of choices with these scores [C], float64."""
+    powers = np.exp(scores.astype(np.float64) - scores.max())
+    return powers / powers.sum()

@@ -86,9 +86,9 @@ class _ClassSignatures(Signatures):
 
 
 class ClassifierSignatures(_ClassSignatures):
-    """``text`` and ``text_pair`` take texts, of which the parts of ``sequences_of`` are read.
+    """``text`` and ``text_pair`` take texts and cut them as ``sequences_of`` does.
 
-    Of several windows, only the first one is read.
+    If a text has several windows, only the first one is read.
     """
 
     texts: ClassVar = {"text": ("text",), "text_pair": ("text", "other_text")}
@@ -137,7 +137,7 @@ class ClassifierSignatures(_ClassSignatures):
 
 
 class ChooserSignatures(_ClassSignatures):
-    """Scores of sequences, of which the highest of a question's is the choice.
+    """Scores of sequences; a question's answer is the choice with the highest one.
 
     ``text_pair`` takes contexts, each with a choice, that lose their ends as in training.
     """

@@ -137,8 +137,8 @@ def agreed(
       earlier: on rank 0, the identity that an earlier start kept; None if there was none.
       every_checkpoint: whether all checkpoints in the model's directory are applied.
 
-    Raises UserError if there is no checkpoint, if ranks have other inputs or weights, and as
-    ``Run.choose_arithmetic`` does.
+    Raises UserError if there is no checkpoint, if inputs or weights differ between ranks, or if the
+    precision cannot be used (see ``Run.keep_arithmetic``).
     """
     checkpoints = find_checkpoints(model.checkpoint, every_one=every_checkpoint)
     weights = {f"the weights of {c.name}": c.weights_digest for c in checkpoints}

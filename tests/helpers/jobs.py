@@ -60,7 +60,7 @@ def resolve_on(requested, world_size, record_count=1, *, scaled=False, trains=Tr
 
 
 def steps_of(num_train_steps, *, num_warmup_steps=0):
-    """The plan of so many updates of a single rank."""
+    """The plan for ``num_train_steps`` updates on one rank."""
     return resolve_on(
         optimization_settings(num_train_steps=num_train_steps, num_warmup_steps=num_warmup_steps), 1
     )

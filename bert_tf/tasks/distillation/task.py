@@ -213,7 +213,7 @@ class DistillationTask:
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """The losses of one term and their weights, None if all are equal.
 
-        Those of hidden states are [B, S] float32, of attention [B], of soft targets [N].
+        Losses of hidden states are [B, S] float32, of attention [B], of soft targets [N].
         """
         student, teacher = outputs.student_encoder, outputs.teacher_encoder
         with tf.name_scope(f"distillation/{term}"):

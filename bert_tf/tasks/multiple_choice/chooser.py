@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_tf.finetune.scores import softmax
 from bert_tf.inference.sequences import SequencePredictor, listed
 from bert_tf.model_directory.classes import Classes
 from bert_tf.model_directory.complete import CompleteModel
@@ -83,13 +84,7 @@ class Chooser(SequencePredictor):
         scores = iter(self.run(inputs_of(sequences, width, self._tokenizer))["scores"])
         found = []
         for question in asked:
-            own = probabilities(np.array([*itertools.islice(scores, len(question.choices))]))
+            own = softmax(np.array([*itertools.islice(scores, len(question.choices))]))
             number = int(own.argmax())
             found.append(Chosen(question.choices[number], number, tuple(own.tolist())))
         return found
-
-
-def probabilities(scores: np.ndarray) -> np.ndarray:
-    """The probabilities [C] of choices with these scores [C], float64."""
-    powers = np.exp(scores.astype(np.float64) - scores.max())
-    return powers / powers.sum()

@@ -14,13 +14,13 @@ from bert_tf.finetune import run as finetuning
 from bert_tf.finetune.classes import check_trained_on, read_files
 from bert_tf.finetune.report import Report, worst_examples
 from bert_tf.finetune.run import as_stored
+from bert_tf.finetune.scores import softmax
 from bert_tf.finetune.settings import TRAIN
 from bert_tf.finetune.task import Predicted, SequenceTask
 from bert_tf.model.config import BertConfig
 from bert_tf.model_directory.classes import CHOICE, Classes
 from bert_tf.records.layouts import CHOICE_PREDICTION, CHOICE_TRAINING
 from bert_tf.records.sequences import SequenceStage
-from bert_tf.tasks.multiple_choice.chooser import probabilities
 from bert_tf.tasks.multiple_choice.files import (
     VERSION,
     ChoiceFile,
@@ -95,7 +95,7 @@ class MultipleChoice(SequenceTask):
     def decode(self, predicted: Predicted) -> list[np.ndarray]:
         """The probabilities of each question's choices."""
         rows = zip(predicted.file.questions, predicted.outputs["scores"])
-        return [probabilities(scores[: len(question.choices)]) for question, scores in rows]
+        return [softmax(scores[: len(question.choices)]) for question, scores in rows]
 
     def score(
         self, predicted: Predicted, answers: Sequence[np.ndarray], output_dir: Path

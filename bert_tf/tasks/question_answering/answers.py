@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.config.declared import with_settings_of_model
+from bert_tf.finetune.scores import softmax
 from bert_tf.inference.sequences import SequencePredictor, listed, parts_of
 from bert_tf.model_directory.complete import CompleteModel
 from bert_tf.tasks.question_answering.examples import SquadFile
@@ -211,10 +212,9 @@ def decode_answer(
 
 def _describe(entries: Sequence[RankedAnswer]) -> list[dict[str, Any]]:
     """Answers in their output format, with probabilities normalised over the list."""
-    scores = np.array([entry.score for entry in entries])
-    weights = np.exp(scores - scores.max())
+    probabilities = softmax(np.array([entry.score for entry in entries]))
     described = []
-    for entry, probability in zip(entries, (weights / weights.sum()).tolist()):
+    for entry, probability in zip(entries, probabilities.tolist()):
         description = {
             "text": entry.text,
             "probability": probability,

@@ -178,7 +178,7 @@ def _identity(
         "--sample": settings.texts.sample,
         "--seed": settings.run.seed,
         "--score_unknown": settings.texts.score_unknown,
-        **inference.identity(with_weights=False),
+        **inference.identity(with_weights=not settings.all_checkpoints),
     }
     if MASKED in settings.metrics:
         identity["--num_draws"] = settings.num_draws
@@ -186,8 +186,6 @@ def _identity(
         identity["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if settings.whole_words:
         identity["--whole_words"] = True
-    if not settings.all_checkpoints:
-        identity["sha256 of the weights"] = inference.checkpoints[0].weights_digest
     return identity
 
 

@@ -1,8 +1,8 @@
 """The forms of the output: google-research/bert's JSON lines, and arrays.
 
-A form makes the vectors of consecutive texts into arrays by name. Those of all parts follow each
-other in a file; an array of tokens has a second one that says which token of which text each of its
-rows belongs to.
+A form turns the vectors of consecutive texts into named arrays. A file has the arrays of all
+parts, one after the other. An array of tokens has a second one that says which token of which text
+each of its rows belongs to.
 
 In JSON, numbers are rounded to six digits. Python formats a number in half a microsecond, so these
 lines would take longer to write than to compute. Here the digits come from tables.

@@ -257,7 +257,7 @@ def test_ranks_of_one_host_are_reached_by_its_loopback_alone():
 
 
 def test_ranks_of_other_hosts_try_the_addresses_of_rank_0(monkeypatch):
-    """The hosts are told apart by name only; another loopback address is a network between them.
+    """Only names tell the hosts apart; another loopback address stands in for a network.
 
     Something else has the first address, as a bridge that other hosts have as well.
     """
