@@ -95,7 +95,7 @@ def with_special_tokens(
 
 
 def kept_counts(counts: list[tf.Tensor], room: int) -> list[tf.Tensor]:
-    """Like ``text.tokenizer.kept_counts`` for [B] int64 tensors."""
+    """Like ``text.windows.kept_counts`` for [B] int64 tensors."""
     if len(counts) == 1:
         return [tf.minimum(counts[0], room)]
     first, second = counts

@@ -35,7 +35,7 @@ MOST_LINES = {
     "ranks": 1_112,
     "records": 2_300,
     "serving": 1_201,
-    "tasks": 12_969,
+    "tasks": 12_972,
     "text": 2_683,
     "train": 3_916,
     "tuning": 546,
@@ -45,7 +45,7 @@ MOST_LINES = {
 }
 MOST_FILES = 282
 # Script -> files and lines that it reaches through imports, its own included.
-MOST_REACHED = {"run_pretraining.py": (169, 29_662)}
+MOST_REACHED = {"run_pretraining.py": (169, 29_664)}
 # How far below its figure the code may be before the figure has to follow.
 SLACK = 60
 

@@ -218,13 +218,15 @@ def make_targets(
     if run.settings.dry_run:
         return files
     with contextlib.ExitStack() as held:
+        of_chief = None
         if run.ranks.is_chief:
             make_output_dir(directory, flag="cache_teacher")
             held.enter_context(hold_directory(directory, flag="cache_teacher"))
             _check_contents(directory, contents)
-            _check_space(files)
+            of_chief = files.missing()
+            _check_space(files, len(of_chief))
             write_sealed_json(directory / MANIFEST_NAME, contents)
-        missing = run.ranks.broadcast(files.missing() if run.ranks.is_chief else None)
+        missing = run.ranks.broadcast(of_chief)
         if missing:
             run.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
         compute = functools.partial(_computed, files, task, teacher, records, run, arithmetic)
@@ -252,8 +254,8 @@ def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
         )
 
 
-def _check_space(files: TargetFiles) -> None:
-    needed = files.num_bytes * len(files.missing()) // max(1, files.num_pieces)
+def _check_space(files: TargetFiles, num_missing: int) -> None:
+    needed = files.num_bytes * num_missing // max(1, files.num_pieces)
     free = shutil.disk_usage(files.directory).free
     if needed > free:
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -264,7 +265,7 @@ class _Scoring:
         """The name of the checkpoint."""
         return self.checkpoint.name
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The tokens that the network reads for each part."""
         return [sum(batch.tokens for batch in part) for part in self.work.parts]

@@ -211,7 +211,7 @@ class _Vectors:
         length = self.chosen.maker.max_seq_length
         return self.texts.pieces(most_tokens=most_tokens, max_seq_length=length)
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The number of texts of each piece."""
         return list(map(len, self.pieces))
